@@ -1,0 +1,38 @@
+# make demo | test | serve | doctor: each sets up what it needs in .venv first (Python 3.11, pip, nothing else).
+PYTHON ?= $(shell for p in python3.11 python3 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
+CONFIG ?= configs/flights.yaml
+BIN := .venv/bin
+
+.PHONY: demo test serve doctor lint clean
+.DEFAULT_GOAL := demo
+
+demo: .venv/.demo
+	$(BIN)/python -m jobs.pipeline --config $(CONFIG)
+
+serve: .venv/.demo
+	$(BIN)/python -m jobs.deploy --config $(CONFIG)
+
+doctor: .venv/.demo
+	$(BIN)/rayloom doctor
+
+test: .venv/.dev lint
+	$(BIN)/python -m pytest
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/.demo: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 on PATH; install it, or run make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	@touch $@
+
+.venv/.dev: .venv/.demo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,aws,dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache

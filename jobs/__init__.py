@@ -1,0 +1,1 @@
+"""Jobs: what `python -m jobs.NAME` and `ray job submit -- python -m jobs.NAME` run."""

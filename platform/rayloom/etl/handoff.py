@@ -1,0 +1,20 @@
+"""Spark rows as a Ray dataset, through RayDP and Ray's object store, without a file between."""
+
+import ray.data
+import raydp.spark.dataset as raydp_dataset
+from pyspark.sql import DataFrame
+
+
+def from_spark(rows: DataFrame) -> ray.data.Dataset:
+    """The rows as a materialised Ray dataset, in Spark's order; it outlives the Spark session.
+
+    RayDP fetches each partition in a task that switches its worker process to another way of loading code. Ray would hand
+    that process to the next task, where creating an actor then dies ("Expected str or bytes, got NoneType"). So the fetch
+    task is declared anew with max_calls=1: its process ends with it. tests/contract/test_handoff.py shows both.
+    """
+    fetch = raydp_dataset._fetch_arrow_table_from_executor
+    raydp_dataset._fetch_arrow_table_from_executor = ray.remote(max_calls=1, max_retries=-1)(fetch._function)
+    try:
+        return ray.data.from_spark(rows).materialize()
+    finally:
+        raydp_dataset._fetch_arrow_table_from_executor = fetch

@@ -1,0 +1,39 @@
+"""Tabular family: an embedding for each category beside the numbers, then a multi-layer perceptron with dropout."""
+
+import torch
+from torch import Tensor, nn
+
+from rayloom import config
+from rayloom.features import FeatureState
+
+
+class Tabular(nn.Module):
+    """Entity embeddings (Guo and Berkhahn, 2016) and an MLP with one logit.
+
+    Args:
+        number_width: k, the number of numeric inputs.
+        cardinalities: the number of indices of each of the c categorical inputs.
+        hidden: widths of the hidden layers.
+        embedding: the largest width of an embedding; a category of few values gets half their number.
+        dropout: probability that a hidden unit is left out of a training step.
+    """
+
+    def __init__(self, number_width: int, cardinalities: list[int], hidden: list[int], embedding: int, dropout: float):
+        super().__init__()
+        self.embeddings = nn.ModuleList(nn.Embedding(size, min(embedding, (size + 1) // 2)) for size in cardinalities)
+        widths = [number_width + sum(table.weight.shape[1] for table in self.embeddings), *hidden]
+        layers = [
+            layer
+            for inputs, outputs in zip(widths, widths[1:])
+            for layer in (nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout))
+        ]
+        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], 1))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Logits (n,) of {"numbers": float32 (n, k), "categories": int64 (n, c)}."""
+        embedded = [table(batch["categories"][:, index]) for index, table in enumerate(self.embeddings)]
+        return self.layers(torch.cat([batch["numbers"], *embedded], dim=1)).squeeze(1)
+
+
+def build(model: config.Model, state: FeatureState) -> Tabular:
+    return Tabular(len(state.number_names()), state.cardinalities(), model.hidden, model.embedding, model.dropout)

@@ -1,0 +1,1 @@
+"""Serving: a predictor without Ray, and the Ray Serve application around it."""

@@ -53,8 +53,8 @@ def _text_hashes(values: pa.ChunkedArray) -> np.ndarray:
     encoded = pc.dictionary_encode(pc.cast(values, pa.string())).combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.unify_dictionaries().chunk(0) if encoded.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    distinct = pd.util.hash_array(np.append(encoded.dictionary.to_numpy(zero_copy_only=False), None).astype(object))
-    distinct[-1] = NULL
+    texts = encoded.dictionary.to_numpy(zero_copy_only=False).astype(object)
+    distinct = np.append(pd.util.hash_array(texts), NULL)
     return distinct[pc.fill_null(encoded.indices, len(distinct) - 1).to_numpy()]
 
 

@@ -4,8 +4,9 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Iterator, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rayloom import config, doctor, environment
 from rayloom.errors import RayloomError

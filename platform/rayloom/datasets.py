@@ -10,10 +10,11 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -77,8 +78,13 @@ class DatasetVersion:
     def split(self, name: str) -> ray.data.Dataset:
         """A split's rows in the version's order, from memory where they are there, else from Parquet."""
         if self.memory is not None:
-            return self.memory.map_batches(_only_split, fn_kwargs={"name": name}, batch_format="pyarrow", batch_size=None)
+            return _by_block(self.memory, _only_split, name=name)
         return read_split(self.folder, name)
+
+
+def _by_block(rows: ray.data.Dataset, function: Callable[..., pa.Table | Arrays], **given: Any) -> ray.data.Dataset:
+    """`function(block, **given)` of every block, each block whole: how rows are cut decides nothing but memory."""
+    return rows.map_batches(function, fn_kwargs=given, batch_format="pyarrow", batch_size=None)
 
 
 def _only_split(rows: pa.Table, name: str) -> pa.Table:
@@ -169,7 +175,7 @@ def commit(place: Path, folder: Path, manifest: Manifest) -> None:
 
 def contents(rows: ray.data.Dataset) -> dict[str, Content]:
     """Rows and checksum by split of rows that carry `_split`."""
-    cells = rows.map_batches(_sum_by_split, batch_format="pyarrow", batch_size=None).take_all()
+    cells = _by_block(rows, _sum_by_split).take_all()
     return _total(cells)
 
 
@@ -177,7 +183,7 @@ def contents_of_parquet(folder: Path, splits: list[str]) -> dict[str, Content]:
     """The same from a version's Parquet, read through Ray Data."""
     files = [str(file) for name in splits for file in sorted((folder / name).glob("*.parquet"))]
     rows = ray.data.read_parquet(files, include_paths=True)
-    return _total(rows.map_batches(_sum_by_path, batch_format="pyarrow", batch_size=None).take_all())
+    return _total(_by_block(rows, _sum_by_path).take_all())
 
 
 def _sum_by_split(rows: pa.Table) -> pa.Table:
@@ -215,7 +221,7 @@ def require_equal(memory: dict[str, Content], parquet: dict[str, Content]) -> No
 
 def fit_features(spec: config.Features, rows: ray.data.Dataset) -> tuple[features.FeatureState, list[str]]:
     """Feature state of a split, a block at a time: memory holds one block and one summary."""
-    parts = rows.map_batches(_summarize, fn_kwargs={"spec": spec}, batch_format="pyarrow", batch_size=None).take_all()
+    parts = _by_block(rows, _summarize, spec=spec).take_all()
     summaries = [json.loads(part["summary"]) for part in parts if part["rows"]]
     merged = summaries[0]
     for summary in summaries[1:]:
@@ -246,7 +252,7 @@ class Encoded:
     def read(self, start: int, end: int) -> Arrays:
         """Rows `start` to `end` (exclusive). Only the blocks that hold them are fetched; on their node, without a copy."""
         parts, offset = [], 0
-        for block, size in zip(self.blocks, self.sizes):
+        for block, size in zip(self.blocks, self.sizes, strict=True):
             if offset < end and offset + size > start:
                 arrays = ray.get(block)
                 parts.append({name: array[max(0, start - offset) : end - offset] for name, array in arrays.items()})
@@ -262,10 +268,10 @@ class Encoded:
 
 def encode(state: features.FeatureState, rows: ray.data.Dataset) -> Encoded:
     """A split's model inputs and labels, by the same `features.apply` that serving calls."""
-    encoded = rows.map_batches(_encode, fn_kwargs={"state": state}, batch_format="pyarrow", batch_size=None).materialize()
+    encoded = _by_block(rows, _encode, state=state).materialize()
     blocks = encoded.to_numpy_refs()
     sizes = ray.get([_length.remote(block) for block in blocks])
-    kept = [(block, size) for block, size in zip(blocks, sizes) if size]
+    kept = [(block, size) for block, size in zip(blocks, sizes, strict=True) if size]
     return Encoded([block for block, _ in kept], [size for _, size in kept])
 
 
@@ -280,7 +286,7 @@ def _length(arrays: Arrays) -> int:
 
 def predict(bundle_folder: Path, rows: ray.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Labels and probabilities, float32 (n,) each, of all rows in order, by a bundle's predictor in Ray Data's workers."""
-    answered = rows.map_batches(_predict, fn_kwargs={"folder": bundle_folder}, batch_format="pyarrow", batch_size=None)
+    answered = _by_block(rows, _predict, folder=bundle_folder)
     blocks = ray.get(answered.materialize().to_arrow_refs())
     table = pa.concat_tables([block for block in blocks if block.num_rows])  # an empty block has no columns
     return table["label"].to_numpy(), table["probability"].to_numpy()

@@ -18,9 +18,9 @@
 An error's text is one sentence or two on one line: the first says what was found and where, the second what to do.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Iterable
 
 
 class RayloomError(Exception):

@@ -10,7 +10,8 @@ Not here: text and images.
 """
 
 import math
-from typing import Annotated, Literal, Mapping
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -260,7 +261,7 @@ def _apply_date(column: DateState, values: pa.ChunkedArray) -> list[np.ndarray]:
 
 
 def _columns_to_matrix(columns: list[np.ndarray], rows: int, dtype: type) -> np.ndarray:
-    matrix = np.empty((rows, len(columns)), dtype)
+    matrix: np.ndarray = np.empty((rows, len(columns)), dtype)
     for index, column in enumerate(columns):
         matrix[:, index] = column
     return matrix

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rayloom.worker import Worker, bounds
+from rayloom.worker import Worker, shard_sizes
 
 
 def wrap(model: nn.Module, worker: Worker) -> nn.Module:
@@ -35,14 +35,13 @@ def gather_rows(rows: Tensor, total: int, worker: Worker) -> Tensor:
 
     Args:
         rows: this rank's values, one a row of its shard.
-        total: rows of the split over all ranks; shards are cut by `rayloom.worker.bounds`.
+        total: rows of the split over all ranks; shards are cut by `rayloom.worker.shard_sizes`.
     """
     if worker.world_size == 1:
         return rows
-    starts = bounds(total, worker.world_size)
-    sizes = [end - start for start, end in zip(starts, starts[1:])]
+    sizes = shard_sizes(total, worker.world_size)
     # Collectives want equal sizes: shards differ by one row at most, so each is padded to the largest.
     padded = torch.nn.functional.pad(rows, (0, max(sizes) - len(rows)))
     gathered = [torch.empty_like(padded) for _ in sizes]
     distributed.all_gather(gathered, padded)
-    return torch.cat([part[:size] for part, size in zip(gathered, sizes)])
+    return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])

@@ -8,7 +8,7 @@ from sklearn.calibration import CalibrationDisplay
 from sklearn.metrics import ConfusionMatrixDisplay, PrecisionRecallDisplay, RocCurveDisplay
 
 matplotlib.use("Agg")  # files only: a job has no screen
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 
 def draw(labels: np.ndarray, probabilities: np.ndarray, threshold: float, name: str, folder: Path) -> list[Path]:

@@ -7,10 +7,11 @@
 import json
 import os
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 from rayloom import config
 from rayloom.etl.sources import SourceFile

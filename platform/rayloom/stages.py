@@ -95,7 +95,9 @@ def train(run: Run, dataset: DatasetVersion) -> Trained:
         for metrics in result.history:
             say("  epoch {epoch}: loss {loss:.4f}, validation AUC {validation_auc:.4f}, {seconds:.1f} s".format(**metrics))
     with run.stage("register"):
-        golden = [Golden(record=record, probability=answer) for record, answer in zip(raw, result.golden_answers())]
+        golden = [
+            Golden(record=record, probability=answer) for record, answer in zip(raw, result.golden_answers(), strict=True)
+        ]
         about = BundleConfig(
             name=pipeline.name,
             seed=pipeline.seed,

@@ -6,10 +6,11 @@
 import logging
 import os
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import mlflow.artifacts
 from mlflow import MlflowClient
@@ -97,7 +98,7 @@ def record_training(pipeline: config.Pipeline, run: str, dataset: str, history: 
             pipeline.name, source=f"{entry.info.artifact_uri}/bundle", run_id=key, tags={DATASET_TAG: dataset}
         )
         client.set_registered_model_alias(pipeline.name, CHALLENGER, made.version)
-        return ModelVersion(pipeline.name, int(made.version), key, made.source, dataset)
+        return ModelVersion(pipeline.name, int(made.version), key, str(made.source), dataset)
 
 
 def _experiment(client: MlflowClient, pipeline: config.Pipeline) -> str:
@@ -106,14 +107,9 @@ def _experiment(client: MlflowClient, pipeline: config.Pipeline) -> str:
     if found:
         return found.experiment_id
     # A tracking server knows where its artifacts go; a bare database does not.
-    local = (
-        (pipeline.storage.path() / "mlartifacts").as_uri() if "://" in uri(pipeline) and _is_database(uri(pipeline)) else None
-    )
-    return client.create_experiment(name, artifact_location=local)
-
-
-def _is_database(address: str) -> bool:
-    return not address.startswith(("http://", "https://", "databricks"))
+    is_server = uri(pipeline).startswith(("http://", "https://", "databricks"))
+    location = None if is_server else (pipeline.storage.path() / "mlartifacts").as_uri()
+    return client.create_experiment(name, artifact_location=location)
 
 
 def _ensure_model(client: MlflowClient, name: str) -> None:
@@ -169,7 +165,9 @@ def resolve(pipeline: config.Pipeline, wanted: str) -> ModelVersion:
                 f"The registry at {without_password(uri(pipeline))} has no model {pipeline.name} {wanted}; train one with "
                 f"jobs.train, or name a version that is there."
             ) from None
-        return ModelVersion(pipeline.name, int(found.version), found.run_id, found.source, found.tags.get(DATASET_TAG, ""))
+        return ModelVersion(
+            pipeline.name, int(found.version), str(found.run_id), str(found.source), found.tags.get(DATASET_TAG, "")
+        )
 
 
 def promote(pipeline: config.Pipeline, version: ModelVersion) -> None:
@@ -180,17 +178,7 @@ def promote(pipeline: config.Pipeline, version: ModelVersion) -> None:
 
 def download(pipeline: config.Pipeline, version: ModelVersion, folder: Path) -> Path:
     """The version's bundle on this machine: where it lies, if that is a local folder, else a copy below `folder`."""
+    target = None if version.source.startswith(("file:", "/")) else str(folder)
     with _client(pipeline):
-        return (
-            Path(mlflow.artifacts.download_artifacts(artifact_uri=version.source, tracking_uri=uri(pipeline)))
-            if _is_local(version.source)
-            else Path(
-                mlflow.artifacts.download_artifacts(
-                    artifact_uri=version.source, dst_path=str(folder), tracking_uri=uri(pipeline)
-                )
-            )
-        )
-
-
-def _is_local(source: str) -> bool:
-    return source.startswith(("file:", "/"))
+        found = mlflow.artifacts.download_artifacts(artifact_uri=version.source, dst_path=target, tracking_uri=uri(pipeline))
+    return Path(found)

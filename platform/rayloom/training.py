@@ -10,9 +10,9 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Iterator
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from rayloom import config, evaluation, models, parallel
 from rayloom.errors import DataError, TrainingError
 from rayloom.features import FeatureState
-from rayloom.worker import Shard, Worker, bounds
+from rayloom.worker import Shard, Worker, shard_sizes
 
 GOLDEN_ROWS = 64
 """The first validation rows, whose answers go with every checkpoint and so into the bundle."""
@@ -125,9 +125,7 @@ def shuffled_batches(data: Batch, steps: int) -> Iterator[Batch]:
 
 def batch_rows(total: int, steps: int, step: int, world_size: int) -> int:
     """Rows of a step's batch over all ranks."""
-    starts = bounds(total, world_size)
-    shard_rows = [end - start for start, end in zip(starts, starts[1:])]
-    return sum(rows // steps + (step < rows % steps) for rows in shard_rows)
+    return sum(rows // steps + (step < rows % steps) for rows in shard_sizes(total, world_size))
 
 
 def validate(model: nn.Module, data: Batch, total: int, worker: Worker) -> tuple[dict[str, float], list[float]]:
@@ -144,8 +142,8 @@ def predict(model: nn.Module, data: Batch) -> Tensor:
     model.eval()
     with torch.inference_mode():
         inputs = {name: values for name, values in data.items() if name != "label"}
-        parts = zip(*(values.split(EVALUATION_ROWS) for values in inputs.values()))
-        return torch.cat([torch.sigmoid(model(dict(zip(inputs, part)))) for part in parts])
+        parts = zip(*(values.split(EVALUATION_ROWS) for values in inputs.values()), strict=True)
+        return torch.cat([torch.sigmoid(model(dict(zip(inputs, part, strict=True)))) for part in parts])
 
 
 def to_device(shard: Shard, worker: Worker) -> Batch:

@@ -1,8 +1,9 @@
 """What a training loop needs of its launcher, and which rows are its own."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Callable
 
 import numpy as np
 
@@ -49,3 +50,12 @@ def bounds(total: int, world_size: int) -> list[int]:
     [0, 25, 50, 75, 101]
     """
     return [total * rank // world_size for rank in range(world_size + 1)]
+
+
+def shard_sizes(total: int, world_size: int) -> list[int]:
+    """Rows of each rank.
+
+    >>> shard_sizes(101, 4)
+    [25, 25, 25, 26]
+    """
+    return [end - start for start, end in pairwise(bounds(total, world_size))]

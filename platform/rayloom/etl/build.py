@@ -63,7 +63,7 @@ def build(spark: SparkSession, etl: config.Etl, files: dict[str, SourceFile], fo
 
 def read(spark: SparkSession, file: SourceFile, unpacked: Path) -> DataFrame:
     """A CSV source's declared columns, with exactly the declared types; a record that does not fit ends the build."""
-    options = {
+    options: dict[str, str | bool] = {
         "header": True,
         "nullValue": file.missing,
         "mode": "FAILFAST",

@@ -3,7 +3,7 @@
 Files, headers, SQL syntax, and each column that a step, rule, split, order or feature names.
 """
 
-from typing import Iterable
+from collections.abc import Iterable
 
 from sqlglot import exp, parse_one
 from sqlglot.errors import OptimizeError, ParseError
@@ -76,7 +76,7 @@ def _columns_of(sql: str, place: str, tables: Tables) -> list[str]:
         raise ConfigError(f"{place}: {_name_the_column(str(error), known)}") from None
 
 
-def _require_tables(query: exp.Expression, place: str, tables: Tables) -> None:
+def _require_tables(query: exp.Query, place: str, tables: Tables) -> None:
     common = {cte.alias for cte in query.find_all(exp.CTE)}
     for table in query.find_all(exp.Table):
         if table.name not in tables and table.name not in common:

@@ -2,8 +2,8 @@
 
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Iterator
 
 import raydp
 from pyspark import SparkContext

@@ -5,11 +5,12 @@ import hashlib
 import io
 import shutil
 import zipfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Iterator
+from typing import IO
 
 import sqlglot
 

@@ -1,6 +1,6 @@
 """Launchers run `rayloom.training.train` on a number of workers. Adding one is one file and one line here."""
 
-from typing import Callable
+from collections.abc import Callable
 
 from rayloom import config
 from rayloom.datasets import Encoded

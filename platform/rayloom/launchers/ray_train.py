@@ -1,10 +1,10 @@
-"""Launcher `ray`: Ray Train's TorchTrainer. Ray makes the process group (gloo on CPU, NCCL on GPU) and restarts failed workers."""
+"""Launcher `ray`: Ray Train's TorchTrainer makes the process group (gloo on CPU, NCCL on GPU) and restarts failed workers."""
 
 import json
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Iterator
 
 import ray.train
 import ray.train.torch
@@ -59,7 +59,7 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
 def _own_interrupt_handler() -> Iterator[None]:
     """Puts the SIGINT handler back that `fit` replaces for good: it would keep Ray Train's controller alive and swallow Ctrl-C.
 
-    While `fit` runs, Ray's handler stops the workers and then exits with 0, which would pass an interrupted run for a whole one.
+    While `fit` runs, Ray's handler stops the workers, then exits with 0: an interrupted run would pass for a whole one.
     """
     handler = signal.getsignal(signal.SIGINT)
     try:

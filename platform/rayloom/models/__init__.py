@@ -1,8 +1,8 @@
 """Model families. A family is a function `build(model, state) -> torch.nn.Module` whose module maps a batch
 {"numbers": (n, k), "categories": (n, c)} to logits (n,). Adding one is one file and one line here."""
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import Callable
 
 from torch import nn
 

@@ -1,5 +1,7 @@
 """Tabular family: an embedding for each category beside the numbers, then a multi-layer perceptron with dropout."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -20,11 +22,12 @@ class Tabular(nn.Module):
 
     def __init__(self, number_width: int, cardinalities: list[int], hidden: list[int], embedding: int, dropout: float):
         super().__init__()
-        self.embeddings = nn.ModuleList(nn.Embedding(size, min(embedding, (size + 1) // 2)) for size in cardinalities)
-        widths = [number_width + sum(table.weight.shape[1] for table in self.embeddings), *hidden]
+        embedding_widths = [min(embedding, (size + 1) // 2) for size in cardinalities]
+        self.embeddings = nn.ModuleList(map(nn.Embedding, cardinalities, embedding_widths))
+        widths = [number_width + sum(embedding_widths), *hidden]
         layers = [
             layer
-            for inputs, outputs in zip(widths, widths[1:])
+            for inputs, outputs in pairwise(widths)
             for layer in (nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout))
         ]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], 1))

@@ -56,7 +56,7 @@ def _parse_json(body: bytes):
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidRecords(400, f"the body is not JSON: {str(error):.200}") from None
+        raise InvalidRecords(400, f"the body is not JSON: {error!s:.200}") from None
 
 
 # Serve pickles the routes when it decorates the class: what they call has to be defined above it.
@@ -108,7 +108,7 @@ class PredictService:
 def build(pipeline: config.Pipeline, version: str) -> serve.Application:
     """The application for one model version."""
     settings = pipeline.serve
-    return PredictService.options(
+    return PredictService.options(  # type: ignore[attr-defined]  # @serve.deployment made it a Deployment
         num_replicas=settings.replicas,
         max_constructor_retry_count=1,  # a bundle that fails its golden rows once will fail them again
         ray_actor_options={"num_cpus": 1, "resources": settings.resources},

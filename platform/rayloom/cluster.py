@@ -19,7 +19,7 @@ import ray.data
 import ray.exceptions
 from ray.util import placement_group_table
 
-from rayloom import environment
+from rayloom import config, environment
 from rayloom.errors import LeftoverError, ResourceError
 
 LEFTOVER_SECONDS = 15.0
@@ -160,12 +160,18 @@ def is_listening(port: int, host: str = "127.0.0.1") -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-def require(needed: dict[str, float], stage: str, remedy: str) -> None:
+def require(needed: dict[str, float], stage: str, remedy: str, settings: config.Cluster) -> None:
     """Checks that the cluster has room, within seconds: what could never run is refused instead of waiting for good.
+
+    Args:
+        needed: amount by resource, such as {"CPU": 2}.
+        settings: on a cluster that autoscales nothing is refused, since what is missing comes when it is asked for.
 
     Raises:
         ResourceError: names the resource, what the stage needs, what there is, and the remedy.
     """
+    if settings.autoscales:
+        return
     total = ray.cluster_resources()
     for name, amount in needed.items():
         if total.get(name, 0) < amount:

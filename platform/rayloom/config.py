@@ -174,12 +174,19 @@ class Storage(Section):
         return Path(self.root or os.environ.get("RAYLOOM_HOME") or ".").resolve()
 
 
+class Cluster(Section):
+    autoscales: bool = Field(
+        default=False, description="nodes come when work asks for them: wait instead of refusing what is not there"
+    )
+
+
 class Pipeline(Section):
     """A whole pipeline file."""
 
     name: Name
     seed: int = Field(default=17, ge=0, lt=2**31)
     storage: Storage = Storage()
+    cluster: Cluster = Cluster()
     etl: Etl
     features: Features
     model: Model = Model()

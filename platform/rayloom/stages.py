@@ -44,7 +44,7 @@ def _build(run: Run, folder: Path, identity: dict) -> DatasetVersion:
     etl = run.pipeline.etl
     with datasets.staging(folder) as place, TemporaryDirectory(prefix=".rayloom-etl-", dir=folder.parent) as unpacked:
         say(f"  Spark on Ray: {etl.executors} executors of {etl.executor_cores} CPU and {etl.executor_memory}")
-        with session.spark_session(etl, f"rayloom-{run.id}") as spark:
+        with session.spark_session(run.pipeline, f"rayloom-{run.id}") as spark:
             built = build.build(spark, etl, run.files, place, Path(unpacked))
             columns = {field.name: field.dataType.simpleString() for field in built.rows.drop(build.SPLIT).schema}
             say(f"  {built.rows_in:,} rows in, {sum(built.splits.values()):,} accepted, rejected {built.rejected}")
@@ -182,7 +182,7 @@ def deploy(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.ndar
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with run.stage("deploy"):
         needed = {"CPU": float(settings.replicas), **{name: n * settings.replicas for name, n in settings.resources.items()}}
-        cluster.require(needed, "deploy", "lower serve.replicas")
+        cluster.require(needed, "deploy", "lower serve.replicas", run.pipeline.cluster)
         if run.local:
             run.cleanup.callback(serve.shutdown)
         serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config={"enable_access_log": False})

@@ -23,21 +23,22 @@ RELEASE_SECONDS = 20.0
 
 
 @contextmanager
-def spark_session(etl: config.Etl, name: str) -> Iterator[SparkSession]:
+def spark_session(pipeline: config.Pipeline, name: str) -> Iterator[SparkSession]:
     """A Spark session whose executors run on the Ray cluster that this process is connected to.
 
     Args:
-        etl: what Spark may use.
+        pipeline: its `etl` section says what Spark may use.
         name: unique in the cluster; RayDP names its actors after it.
 
     Raises:
         ResourceError: the cluster has no room for the executors (within seconds, before Spark starts), or a stopped
             session's CPUs did not come back.
     """
+    etl = pipeline.etl
     # One CPU more than the executors': Ray Data describes the rows that it is handed in tasks of its own, and would wait
     # for good on a cluster that Spark fills.
     needed = {"CPU": etl.executors * etl.executor_cores + 1.0, **_times(etl.resources, etl.executors)}
-    cluster.require(needed, "etl", "lower etl.executors or etl.executor_cores (they leave 1 CPU to Ray Data)")
+    cluster.require(needed, "etl", "lower etl.executors or etl.executor_cores (they leave 1 CPU to Ray Data)", pipeline.cluster)
     before = cluster.free_cpus()
     try:
         yield _start(etl, name)

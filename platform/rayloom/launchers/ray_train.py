@@ -34,7 +34,7 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
     settings = pipeline.train
     per_worker = {"CPU": 1.0, **({"GPU": 1.0} if settings.gpu else {}), **settings.resources}
     needed = {name: amount * settings.workers for name, amount in per_worker.items()}
-    cluster.require(needed, "train", "lower train.workers")
+    cluster.require(needed, "train", "lower train.workers", pipeline.cluster)
     storage = pipeline.storage.path() / "runs" / run
     trainer = ray.train.torch.TorchTrainer(
         _loop,

@@ -1,0 +1,154 @@
+"""Toy pipelines, rows and bundles that the unit tests share. All small, all with fixed seeds."""
+
+import copy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rayloom import bundle, config, features, models
+from rayloom.bundle import Bundle, BundleConfig, Golden
+from rayloom.features import FeatureState
+from rayloom.serving.predictor import Predictor
+
+CSV = "id,shade,size,extra\n1,red,0.5,x\n2,blue,1.5,y\n3,red,2.5,z\n"
+
+PIPELINE = {
+    "name": "toy",
+    "etl": {
+        "sources": {"raw": {"path": "raw.csv", "columns": "id INT, shade STRING, size DOUBLE"}},
+        "steps": [{"name": "rows", "sql": "SELECT id, shade, size, CAST(size > 1 AS INT) AS big FROM raw"}],
+        "rules": [{"name": "has_size", "where": "size IS NOT NULL"}],
+        "splits": {"train": "id = 1", "validation": "id = 2", "test": "id = 3"},
+        "order_by": ["id"],
+    },
+    "features": {
+        "label": "big",
+        "columns": {"shade": {"kind": "category", "min_count": 1}, "size": {"kind": "number"}},
+    },
+}
+
+
+def merged(below: dict, changes: dict) -> dict:
+    """A deep copy of `below` whose values at dotted keys are replaced; a number in a key is an index of a list."""
+    data = copy.deepcopy(below)
+    for key, value in changes.items():
+        *parents, last = key.split(".")
+        place = data
+        for part in parents:
+            place = place[int(part) if isinstance(place, list) else part]
+        place[int(last) if isinstance(place, list) else last] = value
+    return data
+
+
+@pytest.fixture
+def toy_data() -> Callable[..., dict]:
+    """Makes the toy pipeline as plain data, with changes by dotted key."""
+    return lambda changes={}: merged(PIPELINE, changes)
+
+
+@pytest.fixture
+def toy_csv(tmp_path) -> Path:
+    """A CSV file that the toy pipeline reads."""
+    path = tmp_path / "raw.csv"
+    path.write_text(CSV)
+    return path
+
+
+@pytest.fixture
+def toy_pipeline(tmp_path) -> Callable[..., config.Pipeline]:
+    """Makes the toy pipeline with changes by dotted key; its source and its storage are in tmp_path."""
+
+    def make(changes: dict | None = None) -> config.Pipeline:
+        below = {"etl.sources.raw.path": str(tmp_path / "raw.csv"), "storage": {"root": str(tmp_path)}}
+        return config.Pipeline.model_validate(merged(PIPELINE, {**below, **(changes or {})}))
+
+    return make
+
+
+@pytest.fixture
+def toy_spec() -> config.Features:
+    """A feature of every kind."""
+    return config.Features.model_validate(
+        {
+            "label": "late",
+            "columns": {
+                "day": {"kind": "date", "parts": ["weekday", "month", "day"]},
+                "carrier": {"kind": "category", "min_count": 3},
+                "distance": {"kind": "number"},
+                "wind": {"kind": "number"},
+            },
+        }
+    )
+
+
+@pytest.fixture
+def toy_rows() -> pa.Table:
+    """200 rows for `toy_spec`, with missing values in all but `distance`; ZZ occurs once."""
+    rng = np.random.default_rng(5)
+    size = 200
+    days = np.datetime64("2013-01-01") + rng.integers(0, 365, size)
+    carriers = rng.choice(["AA", "UA", "WN"], size).astype(object)
+    carriers[7] = "ZZ"
+    return pa.table(
+        {
+            "day": pa.array(days.astype("datetime64[D]"), mask=rng.random(size) < 0.1),
+            "carrier": pa.array(carriers, pa.string(), mask=rng.random(size) < 0.1),
+            "distance": pa.array(rng.integers(100, 3000, size), pa.int32()),
+            "wind": pa.array(rng.normal(10, 4, size), mask=rng.random(size) < 0.2),
+            "late": pa.array(rng.integers(0, 2, size), pa.int32()),
+        }
+    )
+
+
+@pytest.fixture
+def toy_state(toy_spec, toy_rows) -> FeatureState:
+    state, _ = features.fit(toy_spec, features.summarize(toy_spec, toy_rows))
+    return state
+
+
+@pytest.fixture
+def toy_model() -> config.Model:
+    return config.Model(hidden=[8], embedding=4, dropout=0.1)
+
+
+@pytest.fixture
+def toy_weights(tmp_path, toy_model, toy_state) -> Path:
+    """A safetensors file with the toy model's fresh weights."""
+    torch.manual_seed(3)
+    path = tmp_path / "weights.safetensors"
+    save_file(models.build(toy_model, toy_state).state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def toy_records(toy_rows) -> list[dict]:
+    """The first eight rows as a client would send them."""
+    rows = toy_rows.slice(0, 8).drop_columns(["late"]).to_pylist()
+    return [{**row, "day": row["day"].isoformat() if row["day"] else None} for row in rows]
+
+
+@pytest.fixture
+def write_toy_bundle(tmp_path, toy_spec, toy_model, toy_state, toy_weights) -> Callable[..., Bundle]:
+    """Writes a bundle with these golden rows into a folder of this name."""
+
+    def write(golden: list[Golden], name: str = "bundle") -> Bundle:
+        about = BundleConfig(name="toy", seed=17, dataset="0123456789ab", model=toy_model, features=toy_spec)
+        metrics = {"validation_auc": 0.75, "validation_threshold": 0.5}
+        return bundle.write(tmp_path / name, about, toy_state, toy_weights, metrics, golden)
+
+    return write
+
+
+@pytest.fixture
+def toy_bundle(tmp_path, write_toy_bundle, toy_records) -> Bundle:
+    """A bundle whose golden answers are the ones that its model gives."""
+    draft = write_toy_bundle([], "draft")
+    answers = Predictor(draft).predict_records(toy_records).tolist()
+    shutil.rmtree(draft.folder)
+    return write_toy_bundle([Golden(record=row, probability=p) for row, p in zip(toy_records, answers, strict=True)])

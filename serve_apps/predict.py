@@ -6,6 +6,7 @@ serve run serve_apps.predict:app config=configs/flights.yaml model=3
 
 from pydantic import BaseModel
 from ray.serve import Application
+
 from rayloom import config, tracking
 from rayloom.serving.app import build
 

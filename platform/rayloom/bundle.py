@@ -79,14 +79,21 @@ def write(
         raise BundleError(f"{folder} exists already; a bundle is never overwritten: choose another folder.")
     staging = folder.with_name(f".{folder.name}.{os.getpid()}")
     staging.mkdir(parents=True)
+    try:
+        _fill(staging, config, state, weights, metrics, golden)
+        staging.rename(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return load(folder)
+
+
+def _fill(staging: Path, config: BundleConfig, state: FeatureState, weights: Path, metrics: dict, golden: list[Golden]) -> None:
     (staging / "config.json").write_text(config.model_dump_json(indent=2))
     (staging / "features.json").write_text(state.model_dump_json(indent=2))
     shutil.copyfile(weights, staging / "model.safetensors")
     (staging / "metrics.json").write_text(json.dumps(metrics, indent=2))
     (staging / "golden.jsonl").write_text("".join(item.model_dump_json() + "\n" for item in golden))
     (staging / MANIFEST).write_text(json.dumps({name: _sha256(staging / name) for name in FILES}, indent=2))
-    staging.rename(folder)
-    return load(folder)
 
 
 def load(folder: Path) -> Bundle:
@@ -113,7 +120,9 @@ def verify(folder: Path) -> None:
     try:
         expected = json.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError):
-        raise BundleError(f"{folder} has no readable {MANIFEST}, so it is not a whole bundle; train again.") from None
+        expected = None
+    if not isinstance(expected, dict):
+        raise BundleError(f"{folder} has no readable {MANIFEST}, so it is not a whole bundle; train again.")
     for name in FILES:
         path = folder / name
         if not path.is_file():

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 NULL = np.uint64(0x9E3779B97F4A7C15)
+NAN = -(2.0**1000) - 2.0**960
+"""Stands for all NaNs; a number that no data holds."""
 
 
 def row_hashes(table: pa.Table) -> np.ndarray:
@@ -33,7 +35,8 @@ def _column_hashes(values: pa.ChunkedArray) -> np.ndarray:
         return _text_hashes(values)
     if pa.types.is_floating(kind):
         # NaN is one value whatever its bits, and -0.0 equals 0.0.
-        numbers = np.nan_to_num(pc.fill_null(pc.cast(values, pa.float64()), 0.0).to_numpy() + 0.0, nan=np.float64(2.0**1000))
+        numbers = pc.fill_null(pc.cast(values, pa.float64()), 0.0).to_numpy() + 0.0
+        numbers = np.where(np.isnan(numbers), NAN, numbers)
         bits = numbers.view(np.uint64)
     else:
         bits = pc.fill_null(pc.cast(_to_integers(values), pa.int64()), 0).to_numpy().view(np.uint64)

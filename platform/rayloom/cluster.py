@@ -14,13 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc
 import ray
 import ray.data
 import ray.exceptions
+from ray._private.grpc_utils import init_grpc_channel
+from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 from ray.util import placement_group_table
 
 from rayloom import config, environment
 from rayloom.errors import LeftoverError, ResourceError
+
+GREETING_SECONDS = 5.0
+"""How long a cluster may take to say who it is before it counts as not there."""
 
 LEFTOVER_SECONDS = 15.0
 """How long what we started may take to be gone after it was told to stop."""
@@ -73,10 +79,11 @@ def connect(root: Path, ports: list[int] = []) -> Iterator[Cluster]:
 
 @contextmanager
 def _joined(address: str) -> Iterator[Cluster]:
+    greet(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ray.exceptions.RayError, ValueError) as error:
-        raise ResourceError(_refusal(address, error)) from None
+        raise ResourceError(_unreachable(address, str(error))) from None
     try:
         _configure_data()
         yield Cluster(local=False)
@@ -84,14 +91,36 @@ def _joined(address: str) -> Iterator[Cluster]:
         ray.shutdown()
 
 
-def _refusal(address: str, error: Exception) -> str:
-    text = str(error)
-    if "token" in text.lower() or "auth" in text.lower():
-        return (
-            f"The Ray cluster at {address} refuses the token in {environment.token_path()}; copy the cluster's token there, "
-            f"or name it with RAY_AUTH_TOKEN_PATH."
+def greet(address: str) -> None:
+    """Asks a cluster for its id. `ray.init` would try for 20 s, and say of a wrong token only that it cannot connect.
+
+    Args:
+        address: 'host:port'; anything else ('auto', 'ray://…') is left to `ray.init`.
+
+    Raises:
+        ResourceError: nobody answers there, or the token is refused.
+    """
+    if "://" in address or ":" not in address:
+        return
+    channel = init_grpc_channel(address)
+    try:
+        gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel).GetClusterId(
+            gcs_service_pb2.GetClusterIdRequest(),  # type: ignore[attr-defined]
+            timeout=GREETING_SECONDS,
         )
-    return f"No Ray cluster answers at {address} ({text.splitlines()[0]:.200}); start it, or unset RAY_ADDRESS."
+    except grpc.RpcError as error:
+        if error.code() != grpc.StatusCode.UNAUTHENTICATED:
+            raise ResourceError(_unreachable(address, error.code().name)) from None
+        raise ResourceError(
+            f"The Ray cluster at {address} refuses the token in {environment.token_path()}; copy the cluster's token there, "
+            f"or name its file with RAY_AUTH_TOKEN_PATH."
+        ) from None
+    finally:
+        channel.close()
+
+
+def _unreachable(address: str, reason: str) -> str:
+    return f"No Ray cluster answers at {address} ({reason.splitlines()[0]:.200}); start it, or unset RAY_ADDRESS."
 
 
 @contextmanager

@@ -331,6 +331,11 @@ def _note_places(node: Any, path: tuple, document: Document, file: Path) -> None
             _note_places(item, (*path, index), document, file)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                _note_merged(value, path, document, file)
+                continue
+            if key.tag != "tag:yaml.org,2002:str":
+                raise ConfigError(f"{file}:{key.start_mark.line + 1}: YAML reads the key {key.value} not as text; quote it.")
             inner = (*path, key.value)
             if inner in document.places:
                 raise ConfigError(
@@ -339,6 +344,14 @@ def _note_places(node: Any, path: tuple, document: Document, file: Path) -> None
                 )
             document.places[inner] = f"{file}:{key.start_mark.line + 1}"
             _note_places(value, inner, document, file)
+
+
+def _note_merged(node: Any, path: tuple, document: Document, file: Path) -> None:
+    """Places of keys that `<<` brings in; those written out beside it win, as YAML has it."""
+    merged = Document({})
+    for mapping in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+        _note_places(mapping, path, merged, file)
+    document.places = {**merged.places, **document.places}
 
 
 def _parse_setting(setting: str) -> Document:

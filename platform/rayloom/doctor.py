@@ -139,7 +139,8 @@ def _versions() -> Finding:
 def _pins(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
-    return dict(line.strip().split("==") for line in path.read_text().splitlines() if "==" in line and line[0] != "#")
+    pins = [line.split(";")[0].strip() for line in path.read_text().splitlines() if "==" in line and line[0] != "#"]
+    return dict(pin.split("==", 1) for pin in pins)
 
 
 def _version(package: str) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 from sklearn import metrics as sk
 
 from rayloom import config
-from rayloom.errors import GateError, LeakError
+from rayloom.errors import DataError, GateError, LeakError
 from rayloom.worker import Arrays
 
 
@@ -34,6 +34,14 @@ def score(labels: np.ndarray, probabilities: np.ndarray, threshold: float) -> di
         "threshold": float(threshold),
         "n": len(labels),
     }
+
+
+def require_both_classes(labels: np.ndarray, split: str) -> None:
+    """Raises DataError where all rows of a split have the same label: ranking metrics are not defined there."""
+    if labels.min() == labels.max():
+        raise DataError(
+            f"All {len(labels):,} rows of the {split} split have the label {labels[0]:g}; correct etl.splits.{split}."
+        )
 
 
 def best_threshold(labels: np.ndarray, probabilities: np.ndarray) -> float:

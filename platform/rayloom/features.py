@@ -24,6 +24,9 @@ from rayloom.errors import DataError, hint
 DATE_PARTS = {"weekday": 7, "month": 12, "day": 31}
 """Number of values of each part of a date; weekday 0 is Monday, month and day start at 0 as well."""
 
+LARGEST = 1e100
+"""Numbers beyond it count as missing: no measurement is that large, and their squares would not be finite."""
+
 CLIP = 10.0
 """Standardised numbers beyond this many deviations are clipped: one absurd value must not make an answer infinite."""
 
@@ -91,7 +94,7 @@ class FeatureState(_State):
 
 
 Summary = dict[str, dict]
-"""By column: {'count', 'missing', 'mean', 'm2'} of a number, {'values': {text: count}} of a category, {} of a date."""
+"""By column: count, missing, mean, m2, min and max of a number; {'values': {text: count}} of a category; {} of a date."""
 
 
 def summarize(spec: config.Features, table: pa.Table) -> Summary:
@@ -121,6 +124,8 @@ def _summarize_column(feature: config.Feature, values: pa.ChunkedArray) -> dict:
             "missing": len(numbers) - len(present),
             "mean": mean,
             "m2": float(((present - mean) ** 2).sum()),
+            "min": float(present.min(initial=LARGEST)),
+            "max": float(present.max(initial=-LARGEST)),
         }
     return {}
 
@@ -145,6 +150,8 @@ def _merge_column(left: dict, right: dict) -> dict:
             "missing": left["missing"] + right["missing"],
             "mean": left["mean"] + delta * share,
             "m2": left["m2"] + right["m2"] + delta**2 * left["count"] * share,
+            "min": min(left["min"], right["min"]),
+            "max": max(left["max"], right["max"]),
         }
     return {}
 
@@ -172,10 +179,12 @@ def _fit_column(feature: config.Feature, summary: dict) -> tuple[ColumnState, st
         frequent = sorted(text for text, count in summary["values"].items() if count >= feature.min_count)
         return CategoryState(values=frequent), None if frequent else f"has no value that occurs {feature.min_count} times"
     count, missing = summary["count"], summary["missing"]
-    variance = summary["m2"] / count if count else 0.0
-    deviation = _stable(math.sqrt(variance))
-    state = NumberState(mean=_stable(summary["mean"]), deviation=deviation or 1.0, flag=missing > 0)
-    return state, "has no value" if not count else "is constant" if not deviation else None
+    if not count:
+        return NumberState(mean=0.0, deviation=1.0, flag=True), "has no value"
+    if summary["min"] == summary["max"]:  # its computed deviation may be 1e-17 and not 0
+        return NumberState(mean=_stable(summary["min"]), deviation=1.0, flag=missing > 0), "is constant"
+    deviation = _stable(math.sqrt(summary["m2"] / count))
+    return NumberState(mean=_stable(summary["mean"]), deviation=deviation, flag=missing > 0), None
 
 
 def _stable(value: float) -> float:
@@ -219,7 +228,10 @@ def labels(state: FeatureState, table: pa.Table) -> np.ndarray:
         DataError: the label's column is missing, or holds something else than 0, 1 and booleans.
     """
     _require([state.label], table)
-    values = pc.cast(table[state.label], pa.float32()).to_numpy()
+    kind = table[state.label].type
+    if not (pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise DataError(f"The label '{state.label}' is of type {kind}; make it 0 and 1 in the SQL, as in CAST(... AS INT).")
+    values = pc.cast(table[state.label], pa.float32(), safe=False).to_numpy()
     if not np.isin(values, (0.0, 1.0)).all():
         raise DataError(f"The label '{state.label}' has values other than 0 and 1; correct the SQL that makes it.")
     return values
@@ -232,9 +244,9 @@ def _require(names: Mapping | list[str], table: pa.Table) -> None:
 
 
 def _finite(values: pa.ChunkedArray) -> np.ndarray:
-    """float64, with NaN for missing, NaN and infinite values."""
+    """float64, with NaN for values that are missing, NaN or beyond LARGEST."""
     numbers = pc.cast(values, pa.float64(), safe=False).to_numpy().astype(np.float64)
-    return np.where(np.isfinite(numbers), numbers, np.nan)
+    return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan)
 
 
 def _apply_number(column: NumberState, values: pa.ChunkedArray) -> list[np.ndarray]:

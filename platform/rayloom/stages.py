@@ -82,7 +82,8 @@ class Trained:
 def train(run: Run, dataset: DatasetVersion) -> Trained:
     """Fits features on the training split, trains, writes the bundle, and registers it as @challenger."""
     pipeline = run.pipeline
-    launch = launchers.find(pipeline.train.launcher)
+    launcher = launchers.find(pipeline.train.launcher)
+    launcher.require_room(pipeline)  # before minutes of work that would be for nothing
     with run.stage("features"):
         state, warnings = datasets.fit_features(pipeline.features, dataset.split("train"))
         for warning in warnings:
@@ -91,7 +92,7 @@ def train(run: Run, dataset: DatasetVersion) -> Trained:
         _refuse_leaks(pipeline, state, splits["train"])
         raw = datasets.first_rows(dataset.split("validation"), training.GOLDEN_ROWS, list(state.columns))
     with run.stage("train"):
-        result = launch(pipeline, state, splits, run.id)
+        result = launcher.launch(pipeline, state, splits, run.id)
         for metrics in result.history:
             say("  epoch {epoch}: loss {loss:.4f}, validation AUC {validation_auc:.4f}, {seconds:.1f} s".format(**metrics))
     with run.stage("register"):
@@ -142,7 +143,9 @@ def evaluate(run: Run, dataset: DatasetVersion, trained: Trained) -> np.ndarray:
 
     pipeline = run.pipeline
     with run.stage("evaluate"):
+        cluster.require({"CPU": 1.0}, "evaluate", "join another cluster", pipeline.cluster)
         labels, probabilities = datasets.predict(trained.bundle.folder, dataset.split("test"))
+        evaluation.require_both_classes(labels, "test")
         test = evaluation.score(labels, probabilities, trained.bundle.metrics["validation_threshold"])
         run.summary["test"] = {name: test[name] for name in ("auc", "average_precision", "f1", "accuracy", "n")}
         if pipeline.evaluate.baseline:

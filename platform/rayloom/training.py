@@ -31,6 +31,9 @@ GOLDEN_ROWS = 64
 EVALUATION_ROWS = 8192
 """Rows scored at once in validation; bounds memory, does not change an answer."""
 
+SHORTEST = 4
+"""Steps of the shortest schedule: OneCycleLR begins at a fraction of the rate, and a run of one step would learn nothing."""
+
 Batch = dict[str, Tensor]
 
 
@@ -47,7 +50,7 @@ def train(pipeline: config.Pipeline, state: FeatureState, worker: Worker, shards
     ({"history": [metrics by epoch], "golden": [probabilities of the first validation rows]}).
 
     Raises:
-        DataError: a split has fewer rows than there are ranks.
+        DataError: a split has fewer rows than there are ranks, or all validation rows have one label.
         TrainingError: the loss is not finite.
     """
     for name, shard in shards.items():
@@ -58,7 +61,7 @@ def train(pipeline: config.Pipeline, state: FeatureState, worker: Worker, shards
     model = parallel.wrap(models.build(pipeline.model, state), worker)
     steps = count_steps(shards["train"].total, settings.batch_size, worker.world_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.lr, total_steps=steps * settings.epochs)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.lr, total_steps=max(SHORTEST, steps * settings.epochs))
     history = resume(worker, model, optimizer, schedule)
     data = {name: to_device(shard, worker) for name, shard in shards.items()}
     for epoch in range(len(history), settings.epochs):
@@ -132,6 +135,7 @@ def validate(model: nn.Module, data: Batch, total: int, worker: Worker) -> tuple
     """Metrics over every validation row once, and the rows' probabilities in the split's order."""
     probabilities = parallel.gather_rows(predict(model, data), total, worker).cpu().numpy()
     labels = parallel.gather_rows(data["label"], total, worker).cpu().numpy()
+    evaluation.require_both_classes(labels, "validation")
     metrics = evaluation.score(labels, probabilities, evaluation.best_threshold(labels, probabilities))
     return {f"validation_{name}": value for name, value in metrics.items()}, probabilities.tolist()
 

@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 
 from rayloom import bundle, config, features, models
 from rayloom.bundle import Bundle, BundleConfig, Golden
-from rayloom.features import FeatureState
+from rayloom.features import CategoryState, FeatureState, NumberState
 from rayloom.serving.predictor import Predictor
+from rayloom.worker import Arrays, Shard, bounds
 
 CSV = "id,shade,size,extra\n1,red,0.5,x\n2,blue,1.5,y\n3,red,2.5,z\n"
 
@@ -46,7 +47,7 @@ def merged(below: dict, changes: dict) -> dict:
     return data
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def toy_data() -> Callable[..., dict]:
     """Makes the toy pipeline as plain data, with changes by dotted key."""
     return lambda changes={}: merged(PIPELINE, changes)
@@ -152,3 +153,50 @@ def toy_bundle(tmp_path, write_toy_bundle, toy_records) -> Bundle:
     answers = Predictor(draft).predict_records(toy_records).tolist()
     shutil.rmtree(draft.folder)
     return write_toy_bundle([Golden(record=row, probability=p) for row, p in zip(toy_records, answers, strict=True)])
+
+
+@pytest.fixture(scope="session")
+def training_state() -> FeatureState:
+    """What a model of `make_arrays` rows needs: two numbers and a category of three indices."""
+    columns = {"shade": CategoryState(values=["blue", "red"]), "size": NumberState(mean=0.0, deviation=1.0, flag=True)}
+    return FeatureState(label="big", columns=columns)
+
+
+@pytest.fixture(scope="session")
+def make_arrays() -> Callable[[int, int], Arrays]:
+    """Makes rows whose label can be learned from number and category."""
+
+    def make(rows: int, seed: int) -> Arrays:
+        rng = np.random.default_rng(seed)
+        numbers = rng.normal(size=(rows, 2)).astype(np.float32)
+        categories = rng.integers(0, 3, (rows, 1))
+        label = (numbers[:, 0] + categories[:, 0] > 1).astype(np.float32)
+        return {"numbers": numbers, "categories": categories, "label": label}
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_shards(make_arrays) -> Callable[..., dict[str, Shard]]:
+    """Makes a rank's shards: 101 rows for training and 61 for validation."""
+
+    def make(rank: int = 0, world_size: int = 1) -> dict[str, Shard]:
+        return {name: cut(make_arrays(rows, rows), rank, world_size) for name, rows in {"train": 101, "validation": 61}.items()}
+
+    return make
+
+
+def cut(arrays: Arrays, rank: int, world_size: int) -> Shard:
+    total = len(arrays["label"])
+    starts = bounds(total, world_size)
+    return Shard({name: values[starts[rank] : starts[rank + 1]] for name, values in arrays.items()}, total)
+
+
+@pytest.fixture(scope="session")
+def training_pipeline(toy_data) -> Callable[..., config.Pipeline]:
+    """Makes a pipeline that trains for a fraction of a second."""
+    below = {
+        "model": {"hidden": [16], "embedding": 2, "dropout": 0.2},
+        "train": {"workers": 1, "epochs": 3, "batch_size": 32, "lr": 0.02},
+    }
+    return lambda changes={}: config.Pipeline.model_validate(merged(toy_data(below), changes))

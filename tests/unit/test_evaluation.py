@@ -70,10 +70,10 @@ def test_the_best_threshold_is_the_one_by_hand():
     assert evaluation.best_threshold(LABELS, PROBABILITIES) == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_other_threshold_has_a_higher_f1(seed):
     rng = np.random.default_rng(seed)
-    labels, probabilities = rng.integers(0, 2, 50).astype(np.float32), rng.random(50).astype(np.float32)
+    labels, probabilities = rng.integers(0, 2, 12).astype(np.float32), rng.random(12).astype(np.float32)
     best = evaluation.score(labels, probabilities, evaluation.best_threshold(labels, probabilities))["f1"]
     assert best >= max(evaluation.score(labels, probabilities, other)["f1"] for other in probabilities)
 
@@ -149,5 +149,5 @@ def test_the_gate_stops_nan_even_where_it_asks_nothing():
 
 
 def test_the_gate_looks_at_its_own_metric():
-    with pytest.raises(GateError, match="test f1 is 0.1000"):
+    with pytest.raises(GateError, match=r"test f1 is 0\.1000"):
         evaluation.require(config.Gate(metric="f1", at_least=0.5), {"auc": 0.9, "f1": 0.1})

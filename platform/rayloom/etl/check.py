@@ -6,13 +6,16 @@ Files, headers, SQL syntax, and each column that a step, rule, split, order or f
 from collections.abc import Iterable
 
 from sqlglot import exp, parse_one
-from sqlglot.errors import OptimizeError, ParseError
+from sqlglot.errors import OptimizeError, SqlglotError
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.schema import MappingSchema
 
 from rayloom import config
 from rayloom.errors import ConfigError, hint
 from rayloom.etl.sources import SourceFile, open_source
+
+EXACT = "spark, normalization_strategy = case_sensitive"
+"""Names count with their case: Spark would not mind, but Parquet, features and records do."""
 
 Tables = dict[str, list[str]]
 """Column names by table."""
@@ -34,6 +37,7 @@ def check(pipeline: config.Pipeline) -> dict[str, SourceFile]:
     _require_names("etl.order_by", pipeline.etl.order_by, rows)
     _require_names("features.label", [pipeline.features.label], rows)
     _require_names("features.columns", pipeline.features.columns, rows)
+    _require_names("features.known_after", pipeline.features.known_after, rows)
     return files
 
 
@@ -61,16 +65,14 @@ def _columns_of(sql: str, place: str, tables: Tables) -> list[str]:
     """
     try:
         query = parse_one(sql, dialect="spark")
-    except ParseError as error:
-        detail = error.errors[0] if error.errors else {}
-        where = f"line {detail.get('line')}, column {detail.get('col')}: {detail.get('description')}"
-        raise ConfigError(f"{place}: not Spark SQL ({where}); correct the query.") from None
+    except SqlglotError as error:
+        raise ConfigError(f"{place}: not Spark SQL ({str(error).splitlines()[0]:.200}); correct the query.") from None
     if not isinstance(query, exp.Query):
         raise ConfigError(f"{place}: expected a SELECT, found '{sql.strip():.60}'; write a query.")
     _require_tables(query, place, tables)
-    schema = MappingSchema({name: dict.fromkeys(columns, "unknown") for name, columns in tables.items()}, dialect="spark")
+    schema = MappingSchema({name: dict.fromkeys(columns, "unknown") for name, columns in tables.items()}, dialect=EXACT)
     try:
-        return qualify(query, schema=schema, dialect="spark").named_selects
+        return qualify(query, schema=schema, dialect=EXACT).named_selects
     except OptimizeError as error:
         known = {column for columns in tables.values() for column in columns}
         raise ConfigError(f"{place}: {_name_the_column(str(error), known)}") from None

@@ -34,18 +34,23 @@ def spark_session(pipeline: config.Pipeline, name: str) -> Iterator[SparkSession
         ResourceError: the cluster has no room for the executors (within seconds, before Spark starts), or a stopped
             session's CPUs did not come back.
     """
+    require_room(pipeline)
+    before = cluster.free_cpus()
+    try:
+        yield _start(pipeline.etl, name)
+    finally:
+        raydp.stop_spark(cleanup_data=True)
+        _end_jvm()
+        cluster.wait_for_cpus(before, RELEASE_SECONDS, "Spark was stopped but its CPUs were not given back")
+
+
+def require_room(pipeline: config.Pipeline) -> None:
+    """Raises ResourceError where the cluster has no room for the executors and the hand-off."""
     etl = pipeline.etl
     # One CPU more than the executors': Ray Data describes the rows that it is handed in tasks of its own, and would wait
     # for good on a cluster that Spark fills.
     needed = {"CPU": etl.executors * etl.executor_cores + 1.0, **_times(etl.resources, etl.executors)}
     cluster.require(needed, "etl", "lower etl.executors or etl.executor_cores (they leave 1 CPU to Ray Data)", pipeline.cluster)
-    before = cluster.free_cpus()
-    try:
-        yield _start(etl, name)
-    finally:
-        raydp.stop_spark(cleanup_data=True)
-        _end_jvm()
-        cluster.wait_for_cpus(before, RELEASE_SECONDS, "Spark was stopped but its CPUs were not given back")
 
 
 def _times(resources: config.Resources, count: int) -> dict[str, float]:

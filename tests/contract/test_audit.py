@@ -1,0 +1,78 @@
+"""The leak audit finds what is left: a process, a port, an actor, a placement group. One that cannot fail proves nothing."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import ray
+from ray.util import placement_group, remove_placement_group
+
+from rayloom import cluster, environment
+from rayloom.errors import LeftoverError
+from tests.conftest import free_port
+
+LISTEN = (
+    "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('up', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(cluster, "LEFTOVER_SECONDS", 0.5)
+
+
+def test_a_process_and_its_port_are_named_until_they_are_gone():
+    mark, port = "mark-of-this-test", free_port()
+    assert cluster.left_on_machine(mark, [port]) == []
+    command = [sys.executable, "-c", LISTEN, str(port)]
+    env = {**os.environ, environment.MARK: mark}
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        found = cluster.left_on_machine(mark, [port])
+        process.communicate("")
+    assert [text.split(" (")[0] for text in found] == [f"process {process.pid}", f"port {port} still listening"]
+    assert cluster.left_on_machine(mark, [port]) == []
+
+
+def test_an_actor_and_its_cpu_are_named(joined):
+    @ray.remote(num_cpus=1)
+    class Forgotten:
+        def ready(self) -> bool:
+            return True
+
+    actor = Forgotten.remote()
+    ray.get(actor.ready.remote())
+    found = cluster.held_in_cluster()
+    ray.kill(actor)
+    assert any("Forgotten" in text for text in found)
+    assert "1 CPU of the Ray cluster still held" in found
+
+
+def test_a_placement_group_is_named(joined):
+    group = placement_group([{"CPU": 1}])
+    ray.get(group.ready())
+    found = cluster.held_in_cluster()
+    remove_placement_group(group)
+    assert any(text.startswith(f"placement group {group.id.hex()[:12]}") for text in found)
+
+
+def test_a_leftover_ends_a_command_with_exit_code_4():
+    assert LeftoverError("left").exit_code == 4
+
+
+def test_a_second_command_in_the_same_workspace_is_refused(tmp_path):
+    with cluster.exclusive(tmp_path), pytest.raises(Exception, match=f"process {os.getpid()}.*is at work"):
+        with cluster.exclusive(tmp_path):
+            pass
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Exception, match=f"Port {port} on 127.0.0.1 is in use"):
+            with cluster.connect(tmp_path, [port]):
+                pass

@@ -78,8 +78,9 @@ def main() -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     checks = commands.add_parser("doctor", help="check this machine and say what to do about what is wrong")
-    port = {"type": int, "choices": range(1, 65536), "metavar": "N", "action": "append"}
-    checks.add_argument("--port", **port, help="a port that must be free (default: 8000)")
+    checks.add_argument(
+        "--port", type=int, choices=range(1, 65536), metavar="N", action="append", help="port that must be free (default: 8000)"
+    )
     parsed = parser.parse_args()
     with errors_as_exit_codes():
         findings = doctor.examine(parsed.port or [8000], os.getcwd())

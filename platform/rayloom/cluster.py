@@ -69,10 +69,11 @@ def connect(root: Path, ports: list[int] = []) -> Iterator[Cluster]:
         with _joined(address) as cluster:
             yield cluster
         return
-    for port in ports:
-        require_free_port(port)
-    with exclusive(root), _started(ports) as cluster:
-        yield cluster
+    with exclusive(root):
+        for port in ports:
+            require_free_port(port)
+        with _started(ports) as cluster:
+            yield cluster
     if cluster.leftovers:
         raise LeftoverError(f"Left behind: {'; '.join(cluster.leftovers)}. End these by hand and report this line.")
 

@@ -187,7 +187,7 @@ def deploy(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.ndar
         needed = {"CPU": float(settings.replicas), **{name: n * settings.replicas for name, n in settings.resources.items()}}
         cluster.require(needed, "deploy", "lower serve.replicas", run.pipeline.cluster)
         if run.local:
-            run.cleanup.callback(serve.shutdown)
+            run.cleanup.callback(_end_serve)
         serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config={"enable_access_log": False})
         try:
             serve.run(app.build(run.pipeline, str(trained.version.version)), name=run.pipeline.name, route_prefix="/")
@@ -196,6 +196,15 @@ def deploy(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.ndar
         url = f"http://{settings.host}:{settings.port}"
         run.summary["serve"] = _compare(run, trained, dataset, offline, url)
         return url
+
+
+def _end_serve() -> None:
+    """Ends Serve with the cluster that this command started. Ray would report its controller's wanted end as a failed task."""
+    from ray import serve
+    from ray._private.ray_logging import global_worker_stdstream_dispatcher
+
+    global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
+    serve.shutdown()
 
 
 def _reason(application: str) -> str:

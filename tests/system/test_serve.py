@@ -110,7 +110,8 @@ def test_unknown_path_is_404(client):
 def test_a_bundle_that_fails_its_golden_rows_never_becomes_ready(client, pipeline, finished, tmp_path):
     """The old version goes on answering: the new one is another application, and its replica refuses to start."""
     good = bundle.load(finished.second.folder / "bundle")
-    wrong = [golden.model_copy(update={"probability": abs(golden.probability - 0.01)}) for golden in good.golden]
+    wrong = list(good.golden)
+    wrong[3] = wrong[3].model_copy(update={"probability": abs(wrong[3].probability - 0.01)})
     made = bundle.write(tmp_path / "bundle", good.config, good.state, good.weights, good.metrics, wrong)
     other = pipeline.model_copy(update={"name": "broken"})
     version = tracking.record_training(other, "test-broken", "none", [], made)
@@ -119,5 +120,5 @@ def test_a_bundle_that_fails_its_golden_rows_never_becomes_ready(client, pipelin
     messages = [deployment.message for deployment in serve.status().applications["broken"].deployments.values()]
     serve.delete("broken")
     shutil.rmtree(tmp_path)
-    assert any("Golden row 0" in message for message in messages)
+    assert any("Golden row 3" in message for message in messages)
     assert client.get("/healthz").status_code == 200

@@ -15,6 +15,7 @@ def main() -> None:
     with command(arguments(__doc__).parse_args(), serves=True) as run:
         from rayloom import stages
 
+        stages.check_room(run)
         dataset = stages.etl(run)
         trained = stages.train(run, dataset)
         probabilities = stages.evaluate(run, dataset, trained)

@@ -12,6 +12,7 @@ def main() -> None:
     with command(arguments(__doc__).parse_args()) as run:
         from rayloom import stages
 
+        stages.check_room(run)
         stages.train(run, stages.etl(run))
 
 

@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -123,25 +124,41 @@ def run_job(job: str, arguments: list[str], env: dict[str, str], workspace: Path
     return Finished(done.returncode, done.stdout, summary, latest.resolve() if whole else workspace)
 
 
+def interrupt_job(job: str, arguments: list[str], env: dict[str, str], line: str) -> Finished:
+    """Runs a job until it prints `line`, then ends it with SIGTERM, as a scheduler does."""
+    command = [sys.executable, "-m", f"jobs.{job}", *arguments]
+    printed = []
+    with subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        for text in process.stdout:
+            printed.append(text)
+            if text.strip() == line:
+                process.terminate()
+    return Finished(process.returncode, "".join(printed), None, ROOT)
+
+
 @dataclass(frozen=True)
-class Pair:
-    """The same pipeline run twice, each on a Ray cluster of its own; `tag` marks every process that either started."""
+class Runs:
+    """The same pipeline run twice and once interrupted, each on a Ray cluster of its own.
+
+    `tag` marks every process that any of them started.
+    """
 
     first: Finished
     second: Finished
+    interrupted: Finished
     tag: str
 
 
 @pytest.fixture(scope="session")
-def finished(arguments: list[str], bare_environment: dict[str, str], workspace: Path) -> Pair:
-    """The whole pipeline on the slice, from nothing and then again, on a machine without Java."""
+def finished(arguments: list[str], bare_environment: dict[str, str], workspace: Path) -> Runs:
+    """The whole pipeline on the slice, from nothing, again, and interrupted in training, on a machine without Java."""
     tag = secrets.token_hex(8)
     env = {**bare_environment, "RAYLOOM_TEST_TAG": tag}
     runs = []
     for _ in range(2):
         runs.append(run_job("pipeline", arguments, env, workspace))
         assert runs[-1].code == 0, runs[-1].output
-    return Pair(*runs, tag)
+    return Runs(*runs, interrupt_job("pipeline", arguments, env, "▸ train"), tag)
 
 
 @dataclass(frozen=True)
@@ -153,9 +170,12 @@ class RunningCluster:
 
 
 @pytest.fixture(scope="session")
-def cluster(finished: Pair, workspace: Path) -> Iterator[RunningCluster]:
+def cluster(finished: Runs, workspace: Path) -> Iterator[RunningCluster]:
     """One cluster for all tests that need one; after `finished`, so that there are never two."""
     port, dashboard = free_port(), free_port()
+    # A folder of its own, with a short name (socket paths are limited): in Ray's default one, this cluster's address would
+    # stay behind, and the user's next `ray.init()` would look for it.
+    folder = tempfile.mkdtemp(prefix="rl-")
     ray = shutil.which("ray", path=str(Path(sys.executable).parent))
     start = [
         ray,
@@ -166,13 +186,14 @@ def cluster(finished: Pair, workspace: Path) -> Iterator[RunningCluster]:
         "--include-dashboard=true",
         "--node-ip-address=127.0.0.1",
     ]
-    start += [f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", "--disable-usage-stats"]
+    start += [f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", "--disable-usage-stats", f"--temp-dir={folder}"]
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     subprocess.run(start, check=True, env=env, stdout=subprocess.DEVNULL)
     try:
         yield RunningCluster(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}")
     finally:
         _end(environment.marked_processes(os.environ[environment.MARK]))
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end(processes: list) -> None:

@@ -112,3 +112,21 @@ def test_readme_tree_is_the_disk():
     files |= {"platform/rayloom/launchers/__init__.py"}
     folders = {str(parent) for file in files for parent in Path(file).parents if str(parent) != "."}
     assert tree_in_readme() == files | folders
+
+
+def test_the_record_in_the_readme_is_one_that_the_model_takes():
+    import json
+
+    from rayloom import config
+
+    text = (ROOT / "README.md").read_text()
+    record = json.loads(re.search(r"/predict -d '(\[\{\"date\".*?\}\])'", text, re.DOTALL).group(1))[0]
+    assert list(record) == list(config.load([ROOT / "configs" / "flights.yaml"]).features.columns)
+
+
+def test_every_test_that_the_readme_names_exists():
+    text = (ROOT / "README.md").read_text()
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"::(test_\w+)", text))
+    assert named and all(f"def {name}(" in tests for name in named)
+    assert all((ROOT / path).exists() for path in re.findall(r"`(tests/[\w/]+\.py)", text))

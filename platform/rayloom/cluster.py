@@ -35,8 +35,8 @@ ROOM_SECONDS = 5.0
 """How long a stage waits for resources that an earlier stage or job has just given back."""
 
 
-RAY_SERVICES = {"_AutoscalingCoordinatorActor", "_StatsActor", "TrainStateActor"}
-"""Actors that Ray's libraries keep for the whole cluster, without resources: not a stage's leftovers."""
+RAY_SERVICES = {"_AutoscalingCoordinatorActor", "_StatsActor", "TrainStateActor", "ServeController", "ProxyActor"}
+"""Actors that Ray's libraries keep for the whole cluster, without resources: they end with it, and are no stage's leftovers."""
 
 
 @dataclass

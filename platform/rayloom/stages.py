@@ -25,6 +25,22 @@ LEAK_ROWS = 100_000
 """Training rows that the leak check looks at, evenly spaced."""
 
 
+def check_room(run: Run) -> None:
+    """Refuses, before minutes of work that would be for nothing, what the cluster has no room for later.
+
+    Raises:
+        ResourceError: training or serving asks for more than there is.
+    """
+    launchers.find(run.pipeline.train.launcher).require_room(run.pipeline)
+    _require_room_for_replicas(run.pipeline)
+
+
+def _require_room_for_replicas(pipeline: config.Pipeline) -> None:
+    replicas = pipeline.serve.replicas
+    needed = {"CPU": float(replicas), **{name: amount * replicas for name, amount in pipeline.serve.resources.items()}}
+    cluster.require(needed, "deploy", "lower serve.replicas", pipeline.cluster)
+
+
 def etl(run: Run) -> DatasetVersion:
     """The dataset version that the pipeline file describes: found, where it was built before, else built with Spark."""
     with run.stage("etl") as stage:
@@ -83,7 +99,7 @@ def train(run: Run, dataset: DatasetVersion) -> Trained:
     """Fits features on the training split, trains, writes the bundle, and registers it as @challenger."""
     pipeline = run.pipeline
     launcher = launchers.find(pipeline.train.launcher)
-    launcher.require_room(pipeline)  # before minutes of work that would be for nothing
+    launcher.require_room(pipeline)
     with run.stage("features"):
         state, warnings = datasets.fit_features(pipeline.features, dataset.split("train"))
         for warning in warnings:
@@ -184,10 +200,10 @@ def deploy(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.ndar
     settings = run.pipeline.serve
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with run.stage("deploy"):
-        needed = {"CPU": float(settings.replicas), **{name: n * settings.replicas for name, n in settings.resources.items()}}
-        cluster.require(needed, "deploy", "lower serve.replicas", run.pipeline.cluster)
+        _require_room_for_replicas(run.pipeline)
         if run.local:
-            run.cleanup.callback(_end_serve)
+            # Not serve.shutdown(): it has Ray report the controller's wanted end as a failed task. The cluster ends it as well.
+            run.cleanup.callback(serve.delete, run.pipeline.name)
         serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config={"enable_access_log": False})
         try:
             serve.run(app.build(run.pipeline, str(trained.version.version)), name=run.pipeline.name, route_prefix="/")
@@ -196,15 +212,6 @@ def deploy(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.ndar
         url = f"http://{settings.host}:{settings.port}"
         run.summary["serve"] = _compare(run, trained, dataset, offline, url)
         return url
-
-
-def _end_serve() -> None:
-    """Ends Serve with the cluster that this command started. Ray would report its controller's wanted end as a failed task."""
-    from ray import serve
-    from ray._private.ray_logging import global_worker_stdstream_dispatcher
-
-    global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
-    serve.shutdown()
 
 
 def _reason(application: str) -> str:

@@ -64,7 +64,13 @@ def test_same_config_gives_bit_identical_weights(finished):
     assert len(digests) == 1
 
 
-def test_nothing_of_either_run_is_left(finished):
+def test_an_interrupted_run_says_so_and_is_not_the_latest(finished, workspace):
+    assert finished.interrupted.code == 130
+    assert finished.interrupted.output.strip().splitlines()[-1] == "interrupted"
+    assert (workspace / "runs" / "latest").resolve() == finished.second.folder
+
+
+def test_nothing_of_any_run_is_left(finished):
     assert [run.summary["audit"]["leftovers"] for run in (finished.first, finished.second)] == [[], []]
     assert [process for process in psutil.process_iter() if tagged(process, finished.tag)] == []
 

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """The arguments that every job takes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", action="append", metavar="FILE", help="pipeline file; again for an overlay whose keys win")
+    parser.add_argument(
+        "--config",
+        action="append",
+        metavar="FILE",
+        help="pipeline file (default: configs/flights.yaml); again for an overlay whose keys win",
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one key, such as train.lr=0.01")
     return parser
 
@@ -44,11 +49,13 @@ def command(parsed: argparse.Namespace, serves: bool = False) -> "Iterator[Run]"
 
         ports = [pipeline.serve.port] if serves else []
         with cluster.connect(pipeline.storage.path(), ports) as connected:
+            signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own in its place
             run = runs.start(pipeline, files)
             run.local = connected.local
             with run.cleanup:
                 yield run
-        run.summary["audit"] = {"leftovers": connected.leftovers}
+        if connected.local:  # what a shared cluster holds may be anybody's
+            run.summary["audit"] = {"leftovers": connected.leftovers}
         print(runs.screen(run, run.write_summary()), flush=True)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
+import psutil
 import ray
 import ray.data
 import ray.exceptions
@@ -140,8 +141,9 @@ def _started(ports: list[int]) -> Iterator[Cluster]:
         yield cluster
         cluster.leftovers += held_in_cluster()
     finally:
+        started = environment.marked_processes(mark)
         ray.shutdown()
-        cluster.leftovers += left_on_machine(mark, ports)
+        cluster.leftovers += left_on_machine(mark, ports, started)
 
 
 def _configure_data() -> None:
@@ -259,14 +261,30 @@ def _is_held(actor: dict) -> bool:
     return actor["State"] == "ALIVE" and actor["ActorClassName"] not in RAY_SERVICES
 
 
-def left_on_machine(mark: str, ports: list[int]) -> list[str]:
-    """Processes that carry our mark, and ports of ours that still listen, a sentence each."""
+def left_on_machine(mark: str, ports: list[int], started: list[psutil.Process] = []) -> list[str]:
+    """What of ours is still here, a sentence each, after it had time to end.
+
+    Args:
+        mark: processes that carry it count, and all below them.
+        ports: count where something listens on them.
+        started: count while they live; those among them that hide their environment lose their parents when Ray ends.
+    """
     deadline = time.monotonic() + LEFTOVER_SECONDS
-    while (found := _left_now(mark, ports)) and time.monotonic() < deadline:
+    while (found := _left_now(mark, ports, started)) and time.monotonic() < deadline:
         time.sleep(0.2)
     return found
 
 
-def _left_now(mark: str, ports: list[int]) -> list[str]:
-    processes = [f"process {process.pid} ({process.name()})" for process in environment.marked_processes(mark)]
+def _left_now(mark: str, ports: list[int], started: list[psutil.Process]) -> list[str]:
+    alive = {
+        process.pid: process for process in [*started, *environment.marked_processes(mark)] if environment.is_alive(process)
+    }
+    processes = [f"process {process.pid} ({_name(process)})" for process in alive.values()]
     return processes + [f"port {port} still listening" for port in ports if is_listening(port)]
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return "ending"

@@ -120,13 +120,32 @@ def ensure_token() -> None:
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:
-    """Living processes, other than this one and its ancestors, that carry `mark` in their environment."""
+    """Living processes, other than this one and its ancestors, that carry `mark` in their environment, and all below them.
+
+    Those below count because a process that renames itself, as Ray's agents do, writes over the environment that others see.
+    """
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    return [process for process in psutil.process_iter() if process.pid not in own and _carries(process, mark)]
+    marked = [process for process in psutil.process_iter() if process.pid not in own and _carries(process, mark)]
+    return list({process.pid: process for top in marked for process in [top, *_below(top)]}.values())
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether the process still runs: the same one, not another with its number, and not one that waits to be buried."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [child for child in process.children(recursive=True) if is_alive(child)]
+    except psutil.Error:
+        return []
 
 
 def _carries(process: psutil.Process, mark: str) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark
+        return is_alive(process) and process.environ().get(MARK) == mark
     except psutil.Error:
         return False

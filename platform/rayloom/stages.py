@@ -60,7 +60,7 @@ def _build(run: Run, folder: Path, identity: dict) -> DatasetVersion:
     etl = run.pipeline.etl
     with datasets.staging(folder) as place, TemporaryDirectory(prefix=".rayloom-etl-", dir=folder.parent) as unpacked:
         say(f"  Spark on Ray: {etl.executors} executors of {etl.executor_cores} CPU and {etl.executor_memory}")
-        with session.spark_session(run.pipeline, f"rayloom-{run.id}") as spark:
+        with session.spark_session(run.pipeline, f"rayloom-{run.id}", run.folder / "spark-driver.log") as spark:
             built = build.build(spark, etl, run.files, place, Path(unpacked))
             columns = {field.name: field.dataType.simpleString() for field in built.rows.drop(build.SPLIT).schema}
             say(f"  {built.rows_in:,} rows in, {sum(built.splits.values()):,} accepted, rejected {built.rejected}")

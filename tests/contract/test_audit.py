@@ -1,6 +1,7 @@
 """The leak audit finds what is left: a process, a port, an actor, a placement group. One that cannot fail proves nothing."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -15,6 +16,11 @@ from tests.conftest import free_port
 LISTEN = (
     "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('up', flush=True); sys.stdin.read()"
 )
+PARENT = """
+import subprocess, sys
+print(subprocess.Popen(["sleep", "60"], env={"PATH": "/usr/bin:/bin"}, stdout=subprocess.DEVNULL).pid, flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +39,20 @@ def test_a_process_and_its_port_are_named_until_they_are_gone():
         process.communicate("")
     assert [text.split(" (")[0] for text in found] == [f"process {process.pid}", f"port {port} still listening"]
     assert cluster.left_on_machine(mark, [port]) == []
+
+
+def test_a_process_without_our_environment_is_named_after_its_parent_has_gone():
+    """Ray's agents rename themselves over their environment, and lose their parent when the raylet ends."""
+    mark = "another-mark"
+    env = {**os.environ, environment.MARK: mark}
+    with subprocess.Popen([sys.executable, "-c", PARENT], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        orphan = int(parent.stdout.readline())
+        started = environment.marked_processes(mark)
+        parent.stdin.close()
+    found = cluster.left_on_machine(mark, [], started)
+    os.kill(orphan, signal.SIGKILL)
+    assert found == [f"process {orphan} (sleep)"]
+    assert cluster.left_on_machine(mark, [], started) == []
 
 
 def test_an_actor_and_its_cpu_are_named(joined):

@@ -40,9 +40,9 @@ def pipeline(arguments) -> config.Pipeline:
 
 
 @pytest.fixture(scope="module")
-def spark(joined, pipeline):
+def spark(joined, pipeline, workspace):
     """Ends with the module; `test_cpus_and_jvm_are_gone_after_the_session` is the last to use it."""
-    with session.spark_session(pipeline, "rayloom-contract") as spark:
+    with session.spark_session(pipeline, "rayloom-contract", workspace / "spark-driver.log") as spark:
         yield spark
 
 

@@ -79,6 +79,14 @@ def test_gate_that_is_not_reached_exits_with_3_and_keeps_the_champion(cluster, a
     assert "below evaluate.gate.at_least = 0.99" in last_line(done.output)
 
 
+def test_an_exception_in_a_worker_reaches_the_user_with_its_rank(cluster, arguments, workspace):
+    changes = ["--set", "model.family=tests.broken_family:build", "--set", "train.max_failures=0"]
+    done = run_job("train", [*arguments, *changes], on_cluster(cluster), workspace)
+    assert done.code == 2
+    assert "Training failed: rank 0: " in last_line(done.output)
+    assert "the network cannot be built" in last_line(done.output)
+
+
 def last_line(text: str) -> str:
     return text.strip().splitlines()[-1]
 

@@ -1,5 +1,7 @@
 """Spark rows as a Ray dataset, through RayDP and Ray's object store, without a file between."""
 
+import warnings
+
 import ray.data
 import raydp.spark.dataset as raydp_dataset
 from pyspark.sql import DataFrame
@@ -15,6 +17,8 @@ def from_spark(rows: DataFrame) -> ray.data.Dataset:
     fetch = raydp_dataset._fetch_arrow_table_from_executor
     raydp_dataset._fetch_arrow_table_from_executor = ray.remote(max_calls=1, max_retries=-1)(fetch._function)
     try:
-        return ray.data.from_spark(rows).materialize()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="DataFrame.sql_ctx is an internal property")  # RayDP's use of PySpark
+            return ray.data.from_spark(rows).materialize()
     finally:
         raydp_dataset._fetch_arrow_table_from_executor = fetch

@@ -1,9 +1,11 @@
 """Spark on Ray for the length of a `with`: RayDP's executors are Ray actors, and none is left when the block ends."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import raydp
 from pyspark import SparkContext
@@ -23,12 +25,13 @@ RELEASE_SECONDS = 20.0
 
 
 @contextmanager
-def spark_session(pipeline: config.Pipeline, name: str) -> Iterator[SparkSession]:
+def spark_session(pipeline: config.Pipeline, name: str, log: Path) -> Iterator[SparkSession]:
     """A Spark session whose executors run on the Ray cluster that this process is connected to.
 
     Args:
         pipeline: its `etl` section says what Spark may use.
         name: unique in the cluster; RayDP names its actors after it.
+        log: file that takes what Spark's driver has to say.
 
     Raises:
         ResourceError: the cluster has no room for the executors (within seconds, before Spark starts), or a stopped
@@ -37,7 +40,7 @@ def spark_session(pipeline: config.Pipeline, name: str) -> Iterator[SparkSession
     require_room(pipeline)
     before = cluster.free_cpus()
     try:
-        yield _start(pipeline.etl, name)
+        yield _start(pipeline.etl, name, log)
     finally:
         raydp.stop_spark(cleanup_data=True)
         _end_jvm()
@@ -57,16 +60,32 @@ def _times(resources: config.Resources, count: int) -> dict[str, float]:
     return {name: amount * count for name, amount in resources.items()}
 
 
-def _start(etl: config.Etl, name: str) -> SparkSession:
-    spark = raydp.init_spark(
-        app_name=name,
-        num_executors=etl.executors,
-        executor_cores=etl.executor_cores,
-        executor_memory=etl.executor_memory,
-        configs=_settings(etl),
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+def _start(etl: config.Etl, name: str, log: Path) -> SparkSession:
+    with _output_in(log):
+        return raydp.init_spark(
+            app_name=name,
+            num_executors=etl.executors,
+            executor_cores=etl.executor_cores,
+            executor_memory=etl.executor_memory,
+            configs=_settings(etl),
+        )
+
+
+@contextmanager
+def _output_in(log: Path) -> Iterator[None]:
+    """Our stdout and stderr go to a file; a process that starts meanwhile, as the driver's JVM does, keeps them there."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = {stream: os.dup(stream) for stream in (1, 2)}
+    try:
+        with log.open("ab") as file:
+            for stream in kept:
+                os.dup2(file.fileno(), stream)
+        yield
+    finally:
+        for stream, copy in kept.items():
+            os.dup2(copy, stream)
+            os.close(copy)
 
 
 def _settings(etl: config.Etl) -> dict[str, str]:

@@ -104,7 +104,14 @@ def bare_environment(workspace: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that has ended: its exit code, what it printed, and the summary it wrote (None where it wrote none)."""
+    """A command that has ended.
+
+    Attributes:
+        code: its exit code.
+        output: what it printed.
+        summary: what it wrote, or None where it wrote none.
+        folder: where runs/latest pointed after it.
+    """
 
     code: int
     output: str
@@ -113,39 +120,39 @@ class Finished:
 
 
 def run_job(job: str, arguments: list[str], env: dict[str, str], workspace: Path, timeout: float = 300) -> Finished:
-    """Runs `python -m jobs.<job>` as a user does."""
-    command = [sys.executable, "-m", f"jobs.{job}", *arguments]
+    """Runs a job, such as 'jobs.train', as a user does."""
+    command = [sys.executable, "-m", job, *arguments]
     done = subprocess.run(
         command, cwd=ROOT, env=env, text=True, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     latest = workspace / "runs" / "latest"
-    whole = done.returncode == 0 and latest.exists()
-    summary = json.loads((latest / "summary.json").read_text()) if whole else None
-    return Finished(done.returncode, done.stdout, summary, latest.resolve() if whole else workspace)
+    summary = json.loads((latest / "summary.json").read_text()) if done.returncode == 0 else None
+    return Finished(done.returncode, done.stdout, summary, latest.resolve())
 
 
-def interrupt_job(job: str, arguments: list[str], env: dict[str, str], line: str) -> Finished:
+def interrupt_job(job: str, arguments: list[str], env: dict[str, str], workspace: Path, line: str) -> Finished:
     """Runs a job until it prints `line`, then ends it with SIGTERM, as a scheduler does."""
-    command = [sys.executable, "-m", f"jobs.{job}", *arguments]
+    command = [sys.executable, "-m", job, *arguments]
     printed = []
     with subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         for text in process.stdout:
             printed.append(text)
             if text.strip() == line:
                 process.terminate()
-    return Finished(process.returncode, "".join(printed), None, ROOT)
+    return Finished(process.returncode, "".join(printed), None, (workspace / "runs" / "latest").resolve())
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The same pipeline run twice and once interrupted, each on a Ray cluster of its own.
+    """The same pipeline run twice and once interrupted, and a job that leaves a process, each on a Ray cluster of its own.
 
-    `tag` marks every process that any of them started.
+    `tag` marks every process that any run of the pipeline started.
     """
 
     first: Finished
     second: Finished
     interrupted: Finished
+    leaky: Finished
     tag: str
 
 
@@ -156,9 +163,13 @@ def finished(arguments: list[str], bare_environment: dict[str, str], workspace: 
     env = {**bare_environment, "RAYLOOM_TEST_TAG": tag}
     runs = []
     for _ in range(2):
-        runs.append(run_job("pipeline", arguments, env, workspace))
+        runs.append(run_job("jobs.pipeline", arguments, env, workspace))
         assert runs[-1].code == 0, runs[-1].output
-    return Runs(*runs, interrupt_job("pipeline", arguments, env, "▸ train"), tag)
+    runs.append(interrupt_job("jobs.pipeline", arguments, env, workspace, "▸ train"))
+    runs.append(
+        run_job("tests.leaky_job", [*arguments, "--set", f"storage.root={workspace}/leaky"], bare_environment, workspace)
+    )
+    return Runs(*runs, tag)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from rayloom import config, doctor, environment
-from rayloom.errors import RayloomError
+from rayloom.errors import LeftoverError, RayloomError
 from rayloom.etl.check import check
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def command(parsed: argparse.Namespace, serves: bool = False) -> "Iterator[Run]"
         if connected.local:  # what a shared cluster holds may be anybody's
             run.summary["audit"] = {"leftovers": connected.leftovers}
         print(runs.screen(run, run.write_summary()), flush=True)
+        if connected.leftovers:
+            raise LeftoverError(f"Left behind: {'; '.join(connected.leftovers)}. End these by hand and report this line.")
 
 
 def _interrupt(signum: int, frame: object) -> NoReturn:

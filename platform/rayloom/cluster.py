@@ -24,7 +24,7 @@ from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 from ray.util import placement_group_table
 
 from rayloom import config, environment
-from rayloom.errors import LeftoverError, ResourceError
+from rayloom.errors import ResourceError
 
 GREETING_SECONDS = 5.0
 """How long a cluster may take to say who it is before it counts as not there."""
@@ -46,7 +46,7 @@ class Cluster:
 
     Attributes:
         local: whether this command started it and will stop it.
-        leftovers: what the audit found after the end; empty when all is well.
+        leftovers: what the audit found after the block, of a local cluster; empty when all is well.
     """
 
     local: bool
@@ -63,7 +63,6 @@ def connect(root: Path, ports: list[int] = []) -> Iterator[Cluster]:
 
     Raises:
         ResourceError: a port or the workspace is taken, or the cluster refuses us.
-        LeftoverError: something that the block started is still there after it.
     """
     address = os.environ.get("RAY_ADDRESS")
     if address and address != "local":
@@ -75,8 +74,6 @@ def connect(root: Path, ports: list[int] = []) -> Iterator[Cluster]:
             require_free_port(port)
         with _started(ports) as cluster:
             yield cluster
-    if cluster.leftovers:
-        raise LeftoverError(f"Left behind: {'; '.join(cluster.leftovers)}. End these by hand and report this line.")
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import ray
 from ray.util import placement_group, remove_placement_group
 
 from rayloom import cluster, environment
-from rayloom.errors import LeftoverError
 from tests.conftest import free_port
 
 LISTEN = (
@@ -75,10 +74,6 @@ def test_a_placement_group_is_named(joined):
     found = cluster.held_in_cluster()
     remove_placement_group(group)
     assert any(text.startswith(f"placement group {group.id.hex()[:12]}") for text in found)
-
-
-def test_a_leftover_ends_a_command_with_exit_code_4():
-    assert LeftoverError("left").exit_code == 4
 
 
 def test_a_second_command_in_the_same_workspace_is_refused(tmp_path):

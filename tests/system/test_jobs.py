@@ -40,7 +40,7 @@ def test_wrong_token_is_refused_with_a_remedy(cluster, arguments, workspace, tmp
     wrong = tmp_path / "token"
     wrong.write_text("0" * 64)
     began = time.monotonic()
-    done = run_job("etl", arguments, on_cluster(cluster, RAY_AUTH_TOKEN_PATH=str(wrong)), workspace, timeout=90)
+    done = run_job("jobs.etl", arguments, on_cluster(cluster, RAY_AUTH_TOKEN_PATH=str(wrong)), workspace, timeout=90)
     assert done.code == 2
     assert "refuses the token" in last_line(done.output)
     assert "0" * 64 not in done.output
@@ -56,7 +56,7 @@ def test_no_free_cpu_is_answered_with_what_is_missing(cluster, joined, arguments
     hog = Hog.remote()
     assert ray.get(hog.ready.remote())
     began = time.monotonic()
-    done = run_job("train", [*arguments, "--set", "train.launcher=ray"], on_cluster(cluster), workspace, timeout=90)
+    done = run_job("jobs.train", [*arguments, "--set", "train.launcher=ray"], on_cluster(cluster), workspace, timeout=90)
     ray.kill(hog)
     assert done.code == 2
     assert "CPU" in last_line(done.output) and "free" in last_line(done.output)
@@ -64,7 +64,7 @@ def test_no_free_cpu_is_answered_with_what_is_missing(cluster, joined, arguments
 
 
 def test_more_cpus_than_the_cluster_has_are_refused(cluster, arguments, workspace):
-    done = run_job("train", [*arguments, "--set", "train.workers=64"], on_cluster(cluster), workspace, timeout=90)
+    done = run_job("jobs.train", [*arguments, "--set", "train.workers=64"], on_cluster(cluster), workspace, timeout=90)
     assert done.code == 2
     assert "train needs 64 CPU, the cluster has 2; lower train.workers" in done.output
 
@@ -73,7 +73,7 @@ def test_gate_that_is_not_reached_exits_with_3_and_keeps_the_champion(cluster, a
     from mlflow import MlflowClient
 
     before = MlflowClient(f"sqlite:///{workspace}/mlflow.db").get_model_version_by_alias("flights", "champion").version
-    done = run_job("evaluate", [*arguments, "--set", "evaluate.gate.at_least=0.99"], on_cluster(cluster), workspace)
+    done = run_job("jobs.evaluate", [*arguments, "--set", "evaluate.gate.at_least=0.99"], on_cluster(cluster), workspace)
     after = MlflowClient(f"sqlite:///{workspace}/mlflow.db").get_model_version_by_alias("flights", "champion").version
     assert (done.code, after) == (3, before)
     assert "below evaluate.gate.at_least = 0.99" in last_line(done.output)
@@ -81,7 +81,7 @@ def test_gate_that_is_not_reached_exits_with_3_and_keeps_the_champion(cluster, a
 
 def test_an_exception_in_a_worker_reaches_the_user_with_its_rank(cluster, arguments, workspace):
     changes = ["--set", "model.family=tests.broken_family:build", "--set", "train.max_failures=0"]
-    done = run_job("train", [*arguments, *changes], on_cluster(cluster), workspace)
+    done = run_job("jobs.train", [*arguments, *changes], on_cluster(cluster), workspace)
     assert done.code == 2
     assert "Training failed: rank 0: " in last_line(done.output)
     assert "the network cannot be built" in last_line(done.output)
@@ -97,6 +97,6 @@ def address_that_nobody_has() -> str:
 
 
 def test_cluster_that_does_not_answer_is_named(address_that_nobody_has, arguments, workspace):
-    done = run_job("etl", arguments, {**os.environ, "RAY_ADDRESS": address_that_nobody_has}, workspace, timeout=90)
+    done = run_job("jobs.etl", arguments, {**os.environ, "RAY_ADDRESS": address_that_nobody_has}, workspace, timeout=90)
     assert done.code == 2
     assert f"No Ray cluster answers at {address_that_nobody_has}" in last_line(done.output)

@@ -3,6 +3,8 @@
 import csv
 import hashlib
 import os
+import re
+import signal
 from pathlib import Path
 
 import psutil
@@ -64,10 +66,20 @@ def test_same_config_gives_bit_identical_weights(finished):
     assert len(digests) == 1
 
 
-def test_an_interrupted_run_says_so_and_is_not_the_latest(finished, workspace):
+def test_an_interrupted_run_says_so_and_is_not_the_latest(finished):
     assert finished.interrupted.code == 130
     assert finished.interrupted.output.strip().splitlines()[-1] == "interrupted"
-    assert (workspace / "runs" / "latest").resolve() == finished.second.folder
+    assert finished.interrupted.folder == finished.second.folder
+
+
+def test_a_job_that_leaves_a_process_ends_with_4_and_names_it(finished):
+    """The audit can fail: this job starts a process of its own session and forgets it."""
+    last = finished.leaky.output.strip().splitlines()[-1]
+    named = re.search(r"^error: Left behind: process (\d+) \(sleep\)\. End these by hand", last)
+    assert named, finished.leaky.output
+    os.kill(int(named.group(1)), signal.SIGKILL)
+    assert finished.leaky.code == 4
+    assert "audit        leftovers process" in finished.leaky.output
 
 
 def test_nothing_of_any_run_is_left(finished):

@@ -1,0 +1,14 @@
+"""A job that leaves a process behind, for tests/system/test_pipeline.py."""
+
+import subprocess
+
+from rayloom.cli import arguments, command
+
+
+def main() -> None:
+    with command(arguments(__doc__).parse_args()):
+        subprocess.Popen(["sleep", "120"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    main()

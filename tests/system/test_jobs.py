@@ -1,6 +1,7 @@
 """Jobs on a running cluster with token authentication: a real `ray job submit`, and what goes wrong there."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,8 +84,8 @@ def test_an_exception_in_a_worker_reaches_the_user_with_its_rank(cluster, argume
     changes = ["--set", "model.family=tests.broken_family:build", "--set", "train.max_failures=0"]
     done = run_job("jobs.train", [*arguments, *changes], on_cluster(cluster), workspace)
     assert done.code == 2
-    assert "Training failed: rank 0: " in last_line(done.output)
-    assert "the network cannot be built" in last_line(done.output)
+    # Both ranks fail; Ray reports those that it has heard of when it ends the group.
+    assert re.search(r"Training failed: rank [01]: the network cannot be built[.;]", last_line(done.output)), done.output
 
 
 def last_line(text: str) -> str:

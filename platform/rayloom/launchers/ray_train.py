@@ -62,7 +62,7 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
         with _own_interrupt_handler():
             result = trainer.fit()
     except ray.train.TrainingFailedError as error:
-        raise TrainingError(f"Training failed: {_cause(error)} The workers' logs lie in the Ray session's folder.") from error
+        raise TrainingError(f"Training failed: {_cause(error)}. The workers' logs lie in the Ray session's folder.") from error
     return _result(result)
 
 
@@ -85,9 +85,9 @@ def _cause(error: Exception) -> str:
     """The workers' own errors as one line; Ray keeps them by rank."""
     failures = getattr(error, "worker_failures", None)
     if not failures:
-        return f"{str(error).strip().splitlines()[-1]:.400}."
+        return f"{str(error).strip().splitlines()[-1]:.400}".rstrip(".")
     causes = {rank: str(getattr(failure, "__cause__", None) or failure).strip() for rank, failure in failures.items()}
-    return " ".join(f"rank {rank}: {text.splitlines()[-1]:.400}" for rank, text in sorted(causes.items()))
+    return "; ".join(f"rank {rank}: {text.splitlines()[-1]:.400}".rstrip(".") for rank, text in sorted(causes.items()))
 
 
 def _result(result: ray.train.Result) -> Result:

@@ -7,9 +7,8 @@ import fcntl
 import gc
 import logging
 import os
-import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,16 +176,10 @@ def exclusive(root: Path) -> Iterator[None]:
 
 def require_free_port(port: int, host: str = "127.0.0.1") -> None:
     """Raises ResourceError where something listens on the port already."""
-    if is_listening(port, host):
+    if environment.is_listening(port, host):
         raise ResourceError(
             f"Port {port} on {host} is in use; stop what listens there, or choose another with --set serve.port=N."
         )
-
-
-def is_listening(port: int, host: str = "127.0.0.1") -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex((host, port)) == 0
 
 
 def require(needed: dict[str, float], stage: str, remedy: str, settings: config.Cluster) -> None:
@@ -217,6 +210,11 @@ def require(needed: dict[str, float], stage: str, remedy: str, settings: config.
         time.sleep(0.1)
 
 
+def times(resources: config.Resources, count: int) -> dict[str, float]:
+    """What `count` processes need that ask for `resources` each."""
+    return {name: amount * count for name, amount in resources.items()}
+
+
 def free_cpus() -> float:
     return ray.available_resources().get("CPU", 0.0)
 
@@ -237,8 +235,13 @@ def wait_for_cpus(count: float, seconds: float, complaint: str) -> None:
 def held_in_cluster() -> list[str]:
     """Placement groups, actors and CPUs that are still held in the connected cluster, a sentence each."""
     gc.collect()  # an actor ends with its last handle, and handles in reference cycles wait for the collector
+    return _after_patience(_held_now)
+
+
+def _after_patience(look: Callable[[], list[str]]) -> list[str]:
+    """What `look` still finds after what it finds had time to end."""
     deadline = time.monotonic() + LEFTOVER_SECONDS
-    while (found := _held_now()) and time.monotonic() < deadline:
+    while (found := look()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return found
 
@@ -266,10 +269,7 @@ def left_on_machine(mark: str, ports: list[int], started: list[psutil.Process] =
         ports: count where something listens on them.
         started: count while they live; those among them that hide their environment lose their parents when Ray ends.
     """
-    deadline = time.monotonic() + LEFTOVER_SECONDS
-    while (found := _left_now(mark, ports, started)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return found
+    return _after_patience(lambda: _left_now(mark, ports, started))
 
 
 def _left_now(mark: str, ports: list[int], started: list[psutil.Process]) -> list[str]:
@@ -277,7 +277,7 @@ def _left_now(mark: str, ports: list[int], started: list[psutil.Process]) -> lis
         process.pid: process for process in [*started, *environment.marked_processes(mark)] if environment.is_alive(process)
     }
     processes = [f"process {process.pid} ({_name(process)})" for process in alive.values()]
-    return processes + [f"port {port} still listening" for port in ports if is_listening(port)]
+    return processes + [f"port {port} still listening" for port in ports if environment.is_listening(port)]
 
 
 def _name(process: psutil.Process) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -93,9 +92,7 @@ def _token() -> Finding:
 
 
 def _port(port: int) -> Finding:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        taken = probe.connect_ex(("127.0.0.1", port)) == 0
+    taken = environment.is_listening(port)
     remedy = f"stop what listens on {port}, or choose another with --set serve.port=N"
     return Finding("port", not taken, f"{port} {'in use' if taken else 'free'}", remedy)
 

@@ -6,6 +6,7 @@ before anything imports Ray. This module imports nothing but the standard librar
 
 import os
 import secrets
+import socket
 import sys
 from pathlib import Path
 
@@ -103,6 +104,13 @@ def prepend_path(folder: Path) -> None:
 def token_path() -> Path:
     """Where the cluster's token lies: RAY_AUTH_TOKEN_PATH, else Ray's own default."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def is_listening(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether something accepts connections on a TCP port."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((host, port)) == 0
 
 
 def ensure_token() -> None:

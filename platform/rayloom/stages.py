@@ -36,8 +36,7 @@ def check_room(run: Run) -> None:
 
 
 def _require_room_for_replicas(pipeline: config.Pipeline) -> None:
-    replicas = pipeline.serve.replicas
-    needed = {"CPU": float(replicas), **{name: amount * replicas for name, amount in pipeline.serve.resources.items()}}
+    needed = cluster.times({"CPU": 1.0, **pipeline.serve.resources}, pipeline.serve.replicas)
     cluster.require(needed, "deploy", "lower serve.replicas", pipeline.cluster)
 
 

@@ -52,12 +52,8 @@ def require_room(pipeline: config.Pipeline) -> None:
     etl = pipeline.etl
     # One CPU more than the executors': Ray Data describes the rows that it is handed in tasks of its own, and would wait
     # for good on a cluster that Spark fills.
-    needed = {"CPU": etl.executors * etl.executor_cores + 1.0, **_times(etl.resources, etl.executors)}
+    needed = {"CPU": etl.executors * etl.executor_cores + 1.0, **cluster.times(etl.resources, etl.executors)}
     cluster.require(needed, "etl", "lower etl.executors or etl.executor_cores (they leave 1 CPU to Ray Data)", pipeline.cluster)
-
-
-def _times(resources: config.Resources, count: int) -> dict[str, float]:
-    return {name: amount * count for name, amount in resources.items()}
 
 
 def _start(etl: config.Etl, name: str, log: Path) -> SparkSession:

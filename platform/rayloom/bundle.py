@@ -44,7 +44,7 @@ class Golden(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    record: dict[str, str | float | int | None]
+    record: dict[str, bool | str | float | int | None]
     probability: float = Field(ge=0, le=1)
 
 

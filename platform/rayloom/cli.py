@@ -1,32 +1,43 @@
-"""What every command line shares: arguments, errors as exit codes, the cluster, the summary. And the command `rayloom`."""
+"""What every command line shares: arguments, errors as exit codes, the cluster, the summary."""
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
-from rayloom import config, doctor, environment
+from rayloom import config, environment
 from rayloom.errors import LeftoverError, RayloomError
-from rayloom.etl.check import check
 
 if TYPE_CHECKING:
     from rayloom.runs import Run
 
 
+DEFAULT_CONFIG = "configs/flights.yaml"
+
+
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """The arguments that every job takes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_config(parser)
+    return parser
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Adds --config and --set."""
     parser.add_argument(
         "--config",
         action="append",
         metavar="FILE",
-        help="pipeline file (default: configs/flights.yaml); again for an overlay whose keys win",
+        help=f"pipeline file (default: {DEFAULT_CONFIG}); again for an overlay whose keys win",
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one key, such as train.lr=0.01")
-    return parser
+
+
+def pipeline_of(parsed: argparse.Namespace) -> config.Pipeline:
+    """The pipeline file that --config and --set say. Raises ConfigError as `config.load` does."""
+    return config.load(parsed.config or [DEFAULT_CONFIG], parsed.set)
 
 
 @contextmanager
@@ -41,8 +52,13 @@ def command(parsed: argparse.Namespace, serves: bool = False) -> "Iterator[Run]"
     """
     signal.signal(signal.SIGTERM, _interrupt)
     with errors_as_exit_codes():
-        pipeline = config.load(parsed.config or ["configs/flights.yaml"], parsed.set)
+        # Commands that only read what is there do without the SQL parser and the tokenizers.
+        from rayloom import features
+        from rayloom.etl.check import check
+
+        pipeline = pipeline_of(parsed)
         files = check(pipeline)
+        features.check(pipeline.features)
         environment.prepare()
         # Ray reads its environment when it is first imported: everything that imports it comes after prepare().
         from rayloom import cluster, runs
@@ -76,26 +92,3 @@ def errors_as_exit_codes() -> Iterator[None]:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr, flush=True)
         sys.exit(130)
-
-
-def main() -> None:
-    """The command `rayloom`."""
-    parser = argparse.ArgumentParser(
-        prog="rayloom",
-        description="Rayloom's own commands. Pipelines run as jobs: python -m jobs.pipeline --config configs/flights.yaml",
-        epilog="example: rayloom doctor",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    checks = commands.add_parser("doctor", help="check this machine and say what to do about what is wrong")
-    checks.add_argument(
-        "--port", type=int, choices=range(1, 65536), metavar="N", action="append", help="port that must be free (default: 8000)"
-    )
-    parsed = parser.parse_args()
-    with errors_as_exit_codes():
-        findings = doctor.examine(parsed.port or [8000], os.getcwd())
-        print("\n".join(map(str, findings)))
-        sys.exit(0 if all(finding.good for finding in findings) else 1)
-
-
-if __name__ == "__main__":
-    main()

@@ -197,7 +197,8 @@ def require(needed: dict[str, float], stage: str, remedy: str, settings: config.
     total = ray.cluster_resources()
     for name, amount in needed.items():
         if total.get(name, 0) < amount:
-            raise ResourceError(f"{stage} needs {amount:g} {name}, the cluster has {total.get(name, 0):g}; {remedy}.")
+            has = _amount(name, total.get(name, 0))
+            raise ResourceError(f"{stage} needs {_amount(name, amount)}, the cluster has {has}; {remedy}.")
     deadline = time.monotonic() + ROOM_SECONDS
     while short := [name for name, amount in needed.items() if ray.available_resources().get(name, 0) < amount]:
         if time.monotonic() > deadline:
@@ -210,9 +211,17 @@ def require(needed: dict[str, float], stage: str, remedy: str, settings: config.
         time.sleep(0.1)
 
 
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.1f} GiB of memory" if name == "memory" else f"{amount:g} {name}"
+
+
 def times(resources: config.Resources, count: int) -> dict[str, float]:
     """What `count` processes need that ask for `resources` each."""
     return {name: amount * count for name, amount in resources.items()}
+
+
+def total_cpus() -> float:
+    return ray.cluster_resources().get("CPU", 0.0)
 
 
 def free_cpus() -> float:

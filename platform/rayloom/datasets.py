@@ -1,78 +1,41 @@
-"""A dataset version: a folder of Parquet with a manifest, and its rows as Ray Data.
+"""A dataset version's rows as Ray Data: read, compared, described, encoded. What a version is, is `rayloom.versions`."""
 
-    <root>/datasets/<name>/<id>/manifest.json       written last; a folder without it does not exist
-                               /train/*.parquet     likewise validation, test, quarantine
-
-The id is the hash of what made the version (input files, ETL section, format), so the same inputs and config are found again.
-"""
-
+import base64
+import decimal
+import functools
 import hashlib
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import ray.data
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rayloom import checksum, config, features
-from rayloom.errors import DataError, RegistryError
-from rayloom.etl.sources import SourceFile, fingerprint
+from rayloom import checksum, config, features, statistics, versions
+from rayloom.errors import DataError
+from rayloom.etl.sources import Fetched
+from rayloom.statistics import ColumnStatistics
+from rayloom.versions import FORMAT, Content, Identity, Version
 from rayloom.worker import Arrays
 
-FORMAT = 1
-"""Part of every id: raise it when the same inputs and config are to give other rows than before."""
-
-MANIFEST = "manifest.json"
-
-
-class Content(BaseModel):
-    """Rows and their order-independent checksum (`rayloom.checksum`), as hexadecimal text."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    rows: int
-    checksum: str
-
-
-class Manifest(BaseModel):
-    """What a dataset version says of itself."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    id: str
-    name: str
-    format: int
-    inputs: dict[str, str]
-    config_hash: str
-    columns: dict[str, str]
-    rows_in: int
-    rejected: dict[str, int]
-    splits: dict[str, Content]
-
-    @property
-    def accepted(self) -> int:
-        return sum(content.rows for content in self.splits.values())
+DECIDING = {"sources", "steps", "deduplicate", "rules", "outliers", "splits", "order_by", "time_zone", "partitions"}
+"""The keys of the ETL section that decide the rows and their order; the others say what it may cost, or where it must stop."""
 
 
 @dataclass(frozen=True)
-class DatasetVersion:
-    """A committed dataset version.
+class DatasetVersion(Version):
+    """A committed dataset version and its rows.
 
     Attributes:
-        folder: where it lies.
-        manifest: what it holds.
         memory: its rows in Ray's object store, with the split in `_split`, where this process has just built it.
     """
 
-    folder: Path
-    manifest: Manifest
     memory: ray.data.Dataset | None = None
 
     def split(self, name: str) -> ray.data.Dataset:
@@ -88,7 +51,7 @@ def _by_block(rows: ray.data.Dataset, function: Callable[..., pa.Table | Arrays]
 
 
 def _only_split(rows: pa.Table, name: str) -> pa.Table:
-    return rows.filter(pa.compute.equal(rows["_split"], name)).drop_columns(["_split"])
+    return rows.filter(pc.equal(rows["_split"], name)).drop_columns(["_split"])
 
 
 def read_split(folder: Path, name: str) -> ray.data.Dataset:
@@ -96,137 +59,119 @@ def read_split(folder: Path, name: str) -> ray.data.Dataset:
     return ray.data.read_parquet([str(file) for file in sorted((folder / name).glob("*.parquet"))])
 
 
-def identify(pipeline: config.Pipeline, files: dict[str, SourceFile]) -> tuple[str, dict[str, str], str]:
-    """The id that these inputs and this config have, with what it is made of.
+def schema_of(folder: Path) -> pa.Schema:
+    """The columns of a version's rows, as its Parquet has them."""
+    return pq.read_schema(next(iter(sorted((folder / "train").glob("*.parquet")))))
 
-    Returns:
-        (id, sha256 of each input, sha256 of the parts of the config that decide the rows)
-    """
-    inputs = {name: fingerprint(file.path) for name, file in sorted(files.items())}
-    deciding = pipeline.etl.model_dump(include={"sources", "steps", "rules", "splits", "order_by"})
+
+def identify(pipeline: config.Pipeline, fetched: dict[str, Fetched]) -> Identity:
+    """What these inputs and this config make the version: its id, and what the id is made of."""
+    inputs = {name: one.sha256 for name, one in sorted(fetched.items())}
+    if pipeline.etl.patch:
+        inputs["etl.patch"] = hashlib.sha256(Path(pipeline.etl.patch).read_bytes()).hexdigest()
+    deciding = pipeline.etl.model_dump(mode="json", include=DECIDING)
     for source in deciding["sources"].values():
-        del source["path"]  # the content counts, not where it lies
+        source.pop("path", None)  # the content counts, not where it lies
     config_hash = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
     made_of = json.dumps([FORMAT, pipeline.name, inputs, config_hash])
-    return hashlib.sha256(made_of.encode()).hexdigest()[:12], inputs, config_hash
-
-
-def folder_of(pipeline: config.Pipeline, version: str) -> Path:
-    return pipeline.storage.path() / "datasets" / pipeline.name / version
+    return Identity(hashlib.sha256(made_of.encode()).hexdigest()[:12], inputs, deciding, config_hash)
 
 
 def find(folder: Path) -> DatasetVersion | None:
-    """The committed version at `folder`; None where there is none.
-
-    Raises:
-        DataError: there is a manifest, but it does not say what a manifest says.
-    """
-    path = folder / MANIFEST
-    if not path.is_file():
-        return None
-    try:
-        return DatasetVersion(folder, Manifest.model_validate_json(path.read_text()))
-    except ValidationError as error:
-        raise DataError(f"{path} is damaged ({error.error_count()} mistakes); delete its folder to build it anew.") from None
+    """The committed version at `folder` with its rows; None where there is none. Raises as `versions.find` does."""
+    found = versions.find(folder)
+    return DatasetVersion(found.folder, found.manifest) if found else None
 
 
 def get(pipeline: config.Pipeline, version: str) -> DatasetVersion:
-    """The committed version with this id.
-
-    Raises:
-        RegistryError: it is not there.
-    """
-    found = find(folder_of(pipeline, version))
-    if found is None:
-        raise RegistryError(f"There is no dataset version {version} in {folder_of(pipeline, version).parent}; run jobs.etl.")
-    return found
-
-
-@contextmanager
-def staging(folder: Path) -> Iterator[Path]:
-    """An empty folder to build a version in, beside its final place; removed unless `commit` has moved it.
-
-    What a crashed build left is removed first: it is known by the process id in its name, which no longer lives.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    for abandoned in folder.parent.glob(".building-*"):
-        if not Path(f"/proc/{abandoned.name.rsplit('-', 1)[-1]}").exists():
-            shutil.rmtree(abandoned, ignore_errors=True)
-    place = folder.with_name(f".building-{folder.name}-{os.getpid()}")
-    place.mkdir()
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def commit(place: Path, folder: Path, manifest: Manifest) -> None:
-    """Makes a built version visible: manifest first, flushed to disk, then one rename."""
-    with (place / MANIFEST).open("w") as file:
-        file.write(manifest.model_dump_json(indent=2))
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        place.rename(folder)
-    except OSError:
-        if find(folder) is None:  # else another process has committed the same version in the meantime: theirs is ours
-            raise
+    """The committed version with this id and its rows. Raises as `versions.get` does."""
+    found = versions.get(pipeline, version)
+    return DatasetVersion(found.folder, found.manifest)
 
 
 def contents(rows: ray.data.Dataset) -> dict[str, Content]:
     """Rows and checksum by split of rows that carry `_split`."""
-    cells = _by_block(rows, _sum_by_split).take_all()
-    return _total(cells)
+    return _total(_by_block(rows, _split_by_split, describe=_sum).iter_rows()).contents
 
 
-def contents_of_parquet(folder: Path, splits: list[str]) -> dict[str, Content]:
-    """The same from a version's Parquet, read through Ray Data."""
+@dataclass(frozen=True)
+class Described:
+    """What one pass over a version's Parquet finds: contents by split, and statistics by split and column."""
+
+    contents: dict[str, Content]
+    statistics: dict[str, dict[str, ColumnStatistics]]
+
+
+def describe(folder: Path, splits: list[str]) -> Described:
+    """Reads a version's Parquet back through Ray Data: contents as `contents` has them, and the columns' statistics.
+
+    This process holds one block's summary and one for each split, however many rows there are.
+    """
     files = [str(file) for name in splits for file in sorted((folder / name).glob("*.parquet"))]
     rows = ray.data.read_parquet(files, include_paths=True)
-    return _total(_by_block(rows, _sum_by_path).take_all())
+    return _total(_by_block(rows, _by_folder, describe=_sum_and_summarize).iter_rows())
 
 
-def _sum_by_split(rows: pa.Table) -> pa.Table:
-    names = rows["_split"].unique().to_pylist()
-    return pa.concat_tables([_sum_split(_only_split(rows, name), name) for name in names]) if names else _sum_split(rows, "")
+Describe = Callable[[pa.Table], dict[str, Any]]
 
 
-def _sum_by_path(rows: pa.Table) -> pa.Table:
-    names = [Path(path).parent.name for path in rows["path"].to_pylist()]
-    return _sum_by_split(rows.drop_columns(["path"]).append_column("_split", pa.array(names, pa.string())))
+def _sum(rows: pa.Table) -> dict[str, Any]:
+    return {"rows": len(rows), "sum": f"{checksum.total(checksum.row_hashes(rows)):016x}"}
 
 
-def _sum_split(rows: pa.Table, name: str) -> pa.Table:
-    return pa.table({"split": [name], "rows": [len(rows)], "sum": [f"{checksum.total(checksum.row_hashes(rows)):016x}"]})
+def _sum_and_summarize(rows: pa.Table) -> dict[str, Any]:
+    return {**_sum(rows), "summary": orjson.dumps(statistics.summarize(rows))}
 
 
-def _total(cells: list[dict[str, Any]]) -> dict[str, Content]:
-    found: dict[str, Content] = {}
-    for split in sorted({cell["split"] for cell in cells if cell["rows"]}):
-        of_split = [cell for cell in cells if cell["split"] == split]
-        summed = sum(int(cell["sum"], 16) for cell in of_split) % 2**64
-        found[split] = Content(rows=sum(cell["rows"] for cell in of_split), checksum=f"{summed:016x}")
-    return found
+def _split_by_split(rows: pa.Table, describe: Describe) -> pa.Table:
+    """A row for each split that the block has rows of: its name, and what `describe` says of them."""
+    names = rows["_split"].unique().to_pylist() or [""]
+    return pa.Table.from_pylist([{"split": name, **describe(_only_split(rows, name))} for name in names])
 
 
-def require_equal(memory: dict[str, Content], parquet: dict[str, Content]) -> None:
-    """Raises DataError unless both hand-offs brought the same rows."""
-    for split in sorted({*memory, *parquet}):
-        if memory.get(split) != parquet.get(split):
+def _by_folder(rows: pa.Table, describe: Describe) -> pa.Table:
+    """The same of rows that carry their file's `path`: the name of its folder is the split."""
+    paths = pc.dictionary_encode(rows["path"].combine_chunks())
+    names = pa.array([Path(path).parent.name for path in paths.dictionary.to_pylist()], pa.string())
+    split = names.take(paths.indices)
+    return _split_by_split(rows.drop_columns(["path"]).append_column("_split", split), describe)
+
+
+def _total(cells: Iterable[dict[str, Any]]) -> Described:
+    """Adds up what was said of blocks, in their order."""
+    rows: dict[str, int] = {}
+    sums: dict[str, int] = {}
+    summaries: dict[str, statistics.Summary] = {}
+    for cell in (cell for cell in cells if cell["rows"]):
+        split = cell["split"]
+        rows[split] = rows.get(split, 0) + cell["rows"]
+        sums[split] = (sums.get(split, 0) + int(cell["sum"], 16)) % 2**64
+        if "summary" in cell:
+            summary = orjson.loads(cell["summary"])
+            summaries[split] = statistics.merge(summaries[split], summary) if split in summaries else summary
+    contents = {split: Content(rows=rows[split], checksum=f"{sums[split]:016x}") for split in sorted(rows)}
+    return Described(contents, {split: statistics.finish(summaries[split]) for split in sorted(summaries)})
+
+
+def require_equal(handoff: str, written: dict[str, Content], read: dict[str, Content]) -> None:
+    """Holds what Ray Data read against what Spark counted as it wrote.
+
+    Raises:
+        DataError: a split has other rows than it had in Spark.
+    """
+    for split in sorted({*written, *read}):
+        if written.get(split) != read.get(split):
             raise DataError(
-                f"The {split} split is not the same through both hand-offs: in memory {memory.get(split)}, through Parquet "
-                f"{parquet.get(split)}; nothing was kept. Run again; if it repeats, report it with this line."
+                f"The {split} split is not the same on both sides of the hand-off: Spark wrote {written.get(split)}, Ray Data "
+                f"read {read.get(split)} through {handoff}; nothing was kept. Run again; if it repeats, report this line."
             )
 
 
 def fit_features(spec: config.Features, rows: ray.data.Dataset) -> tuple[features.FeatureState, list[str]]:
     """Feature state of a split, a block at a time: memory holds one block and one summary."""
-    parts = _by_block(rows, _summarize, spec=spec).take_all()
-    summaries = [json.loads(part["summary"]) for part in parts if part["rows"]]
-    merged = summaries[0]
-    for summary in summaries[1:]:
-        merged = features.merge(merged, summary)
-    return features.fit(spec, merged)
+    parts = _by_block(rows, _summarize, spec=spec).iter_rows()
+    summaries = (json.loads(part["summary"]) for part in parts if part["rows"])
+    return features.fit(spec, functools.reduce(features.merge, summaries))
 
 
 def _summarize(rows: pa.Table, spec: config.Features) -> pa.Table:
@@ -313,6 +258,10 @@ def record(row: dict[str, Any], columns: list[str]) -> dict[str, Any]:
 
 
 def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, decimal.Decimal):
+        return float(value)
     if hasattr(value, "isoformat"):
         return value.isoformat()[:10]
     return None if isinstance(value, float) and np.isnan(value) else value

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rayloom import config
-from rayloom.etl.sources import SourceFile
+from rayloom.etl.sources import Opened
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Run:
 
     id: str
     pipeline: config.Pipeline
-    files: dict[str, SourceFile]
+    files: dict[str, Opened]
     local: bool = True
     stages: list[Stage] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Run:
         return path
 
 
-def start(pipeline: config.Pipeline, files: dict[str, SourceFile]) -> Run:
+def start(pipeline: config.Pipeline, files: dict[str, Opened]) -> Run:
     """A run with a folder of its own."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{pipeline.name}"
     runs = pipeline.storage.path() / "runs"

@@ -14,12 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayloom import bundle, cluster, config, datasets, evaluation, launchers, tracking, training
+from rayloom import bundle, cluster, config, datasets, evaluation, features, launchers, models, tracking, training, versions
 from rayloom.bundle import Bundle, BundleConfig, Golden
-from rayloom.datasets import DatasetVersion, Manifest
+from rayloom.datasets import DatasetVersion
 from rayloom.errors import ServingError
+from rayloom.etl import sources
+from rayloom.etl.sources import Fetched
 from rayloom.runs import Run, say
 from rayloom.tracking import ModelVersion
+from rayloom.versions import Identity, Manifest
 
 LEAK_ROWS = 100_000
 """Training rows that the leak check looks at, evenly spaced."""
@@ -40,39 +43,51 @@ def _require_room_for_replicas(pipeline: config.Pipeline) -> None:
     cluster.require(needed, "deploy", "lower serve.replicas", pipeline.cluster)
 
 
-def etl(run: Run) -> DatasetVersion:
-    """The dataset version that the pipeline file describes: found, where it was built before, else built with Spark."""
-    with run.stage("etl") as stage:
-        version, inputs, config_hash = datasets.identify(run.pipeline, run.files)
-        folder = datasets.folder_of(run.pipeline, version)
-        found = datasets.find(folder)
+def etl(run: Run, parent: str | None = None) -> DatasetVersion:
+    """The dataset version that the pipeline file describes: found, where it was built before, else built with Spark.
+
+    Args:
+        parent: id of the version whose quarantined rows this build tries again.
+    """
+    root = versions.folder_of(run.pipeline, "").parent
+    root.mkdir(parents=True, exist_ok=True)
+    with run.stage("etl") as stage, TemporaryDirectory(prefix=".rayloom-etl-", dir=root) as scratch:
+        fetched = {name: sources.fetch(opened, Path(scratch)) for name, opened in run.files.items()}
+        identity = datasets.identify(run.pipeline, fetched)
+        found = datasets.find(versions.folder_of(run.pipeline, identity.id))
         stage.cached = found is not None
-        dataset = found or _build(run, folder, {"id": version, "inputs": inputs, "config_hash": config_hash})
+        dataset = found or _build(run, identity, fetched, parent)
+        for note in dataset.manifest.notes:
+            say(f"  note: {note}")
+        say(f"  {dataset.manifest.balance}")
         _summarize_dataset(run, dataset.manifest)
         return dataset
 
 
-def _build(run: Run, folder: Path, identity: dict) -> DatasetVersion:
+def _build(run: Run, identity: Identity, fetched: dict[str, Fetched], parent: str | None) -> DatasetVersion:
     # Spark and RayDP take seconds to import: a run that finds its dataset version does without them.
     from rayloom.etl import build, handoff, session
 
-    etl = run.pipeline.etl
-    with datasets.staging(folder) as place, TemporaryDirectory(prefix=".rayloom-etl-", dir=folder.parent) as unpacked:
-        say(f"  Spark on Ray: {etl.executors} executors of {etl.executor_cores} CPU and {etl.executor_memory}")
+    etl, folder = run.pipeline.etl, versions.folder_of(run.pipeline, identity.id)
+    with versions.staging(folder) as place:
+        cores = session.executor_cores(run.pipeline)
+        say(f"  Spark on Ray: {etl.executors} executors of {cores} CPU and {etl.executor_memory}")
         with session.spark_session(run.pipeline, f"rayloom-{run.id}", run.folder / "spark-driver.log") as spark:
-            built = build.build(spark, etl, run.files, place, Path(unpacked))
-            columns = {field.name: field.dataType.simpleString() for field in built.rows.drop(build.SPLIT).schema}
-            say(f"  {built.rows_in:,} rows in, {sum(built.splits.values()):,} accepted, rejected {built.rejected}")
-            memory = handoff.from_spark(built.rows)
-        say("  Spark stopped; comparing the rows in memory with those in Parquet")
-        through_parquet = datasets.contents_of_parquet(place, list(built.splits))
-        datasets.require_equal(datasets.contents(memory), through_parquet)
+            built = build.build(spark, run.pipeline, fetched, place)
+            memory = handoff.from_spark(handoff.rows(spark, place)) if etl.handoff == "memory" else None
+        say("  Spark stopped; reading the rows back and comparing them with what Spark counted")
+        described = datasets.describe(place, list(built.splits))
+        datasets.require_equal("Parquet", built.splits, described.contents)
+        if memory is not None:
+            datasets.require_equal("memory", built.splits, datasets.contents(memory))
         manifest = Manifest(
-            **identity, name=run.pipeline.name, format=datasets.FORMAT, columns=columns,
-            rows_in=built.rows_in, rejected=built.rejected, splits=through_parquet,
+            **vars(identity), name=run.pipeline.name, format=versions.FORMAT, parent=parent, columns=built.columns,
+            rows_in=built.rows_in, rejected=built.rejected, deduplicated=built.deduplicated, warned=built.warned,
+            clipped=built.clipped, sources=built.sources, notes=built.notes, patch=built.patch,
+            splits=described.contents, statistics=described.statistics,
         )  # fmt: skip
-        datasets.commit(place, folder, manifest)
-    return DatasetVersion(folder, manifest, memory if etl.handoff == "memory" else None)
+        versions.commit(place, folder, manifest)
+    return DatasetVersion(folder, manifest, memory)
 
 
 def _summarize_dataset(run: Run, manifest: Manifest) -> None:
@@ -81,6 +96,7 @@ def _summarize_dataset(run: Run, manifest: Manifest) -> None:
         "rows_in": manifest.rows_in,
         "accepted": manifest.accepted,
         "rejected": sum(manifest.rejected.values()),
+        "deduplicated": sum(manifest.deduplicated.values()),
         "splits": {name: content.rows for name, content in manifest.splits.items()},
     }
 
@@ -100,7 +116,9 @@ def train(run: Run, dataset: DatasetVersion) -> Trained:
     launcher = launchers.find(pipeline.train.launcher)
     launcher.require_room(pipeline)
     with run.stage("features"):
+        features.check_types(pipeline.features, datasets.schema_of(dataset.folder))
         state, warnings = datasets.fit_features(pipeline.features, dataset.split("train"))
+        models.require(pipeline.model, state)
         for warning in warnings:
             say(f"  warning: {warning}")
         splits = {name: datasets.encode(state, dataset.split(name)) for name in ("train", "validation")}

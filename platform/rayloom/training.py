@@ -1,7 +1,8 @@
 """The training loop: one function, `train`, that runs unchanged under every launcher. torch only.
 
 Same seed, data and world size give the same weights, bit for bit on CPU. Every rank takes the same number of steps, every
-row is seen once an epoch, and validation covers every row of the split once, over all ranks.
+row is seen once an epoch (unless `train.balance` says otherwise), and validation covers every row of the split once, over all
+ranks.
 
 Not here yet: mixed precision, gradient accumulation, resuming inside an epoch.
 """
@@ -10,7 +11,6 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from rayloom import config, evaluation, models, parallel
+from rayloom.balance import Balanced, Batch, balance
 from rayloom.errors import DataError, TrainingError
 from rayloom.features import FeatureState
-from rayloom.worker import Shard, Worker, shard_sizes
+from rayloom.worker import Shard, Worker
 
 GOLDEN_ROWS = 64
 """The first validation rows, whose answers go with every checkpoint and so into the bundle."""
@@ -33,8 +34,6 @@ EVALUATION_ROWS = 8192
 
 SHORTEST = 4
 """Steps of the shortest schedule: OneCycleLR begins at a fraction of the rate, and a run of one step would learn nothing."""
-
-Batch = dict[str, Tensor]
 
 
 def train(pipeline: config.Pipeline, state: FeatureState, worker: Worker, shards: dict[str, Shard]) -> None:
@@ -50,7 +49,8 @@ def train(pipeline: config.Pipeline, state: FeatureState, worker: Worker, shards
     ({"history": [metrics by epoch], "golden": [probabilities of the first validation rows]}).
 
     Raises:
-        DataError: a split has fewer rows than there are ranks, or all validation rows have one label.
+        DataError: a split has fewer rows than there are ranks, all validation rows have one label, or `train.balance` lacks
+            rows of a class.
         TrainingError: the loss is not finite.
     """
     for name, shard in shards.items():
@@ -59,17 +59,18 @@ def train(pipeline: config.Pipeline, state: FeatureState, worker: Worker, shards
     make_deterministic(pipeline.seed)
     settings = pipeline.train
     model = parallel.wrap(models.build(pipeline.model, state), worker)
-    steps = count_steps(shards["train"].total, settings.batch_size, worker.world_size)
+    data = {name: to_device(shard, worker) for name, shard in shards.items()}
+    rows = balance(settings.balance, data["train"], shards["train"].total, len(state.classes), worker, pipeline.seed)
+    steps = count_steps(rows.sizes, settings.batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.lr, total_steps=max(SHORTEST, steps * settings.epochs))
     history = resume(worker, model, optimizer, schedule)
-    data = {name: to_device(shard, worker) for name, shard in shards.items()}
     for epoch in range(len(history), settings.epochs):
         began = time.perf_counter()
         seed_rank(pipeline.seed, epoch, worker.rank)
-        loss = run_epoch(model, optimizer, schedule, data["train"], shards["train"].total, steps, worker)
+        loss = run_epoch(model, optimizer, schedule, rows, steps, worker)
         metrics, answers = validate(model, data["validation"], shards["validation"].total, worker)
-        history.append({"epoch": epoch, "loss": loss, **metrics, "seconds": time.perf_counter() - began})
+        history.append({"epoch": epoch, "loss": loss, **metrics, **rows.figures, "seconds": time.perf_counter() - began})
         with TemporaryDirectory(prefix="rayloom-checkpoint-") as folder:
             if worker.rank == 0:
                 save(Path(folder), model, optimizer, schedule, history, answers[:GOLDEN_ROWS])
@@ -84,51 +85,46 @@ def make_deterministic(seed: int) -> None:
 
 
 def seed_rank(seed: int, epoch: int, rank: int) -> None:
-    """Fixes dropout and shuffling by epoch and rank, so that a resumed epoch is the epoch it replaces."""
+    """Fixes dropout, drawing and shuffling by epoch and rank, so that a resumed epoch is the epoch it replaces."""
     torch.manual_seed(int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1)[0]))
 
 
-def count_steps(total: int, batch_size: int, world_size: int) -> int:
-    """Steps an epoch: enough that no batch is over `batch_size` rows, never so many that a rank would have none."""
-    return min(math.ceil(total / batch_size), total // world_size)
+def count_steps(sizes: list[int], batch_size: int) -> int:
+    """Steps an epoch of ranks with these numbers of rows: enough that no batch is over `batch_size` rows, never so many that
+    a rank would have none."""
+    return min(math.ceil(sum(sizes) / batch_size), min(sizes))
 
 
 def run_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler,
-    data: Batch, total: int, steps: int, worker: Worker,
+    rows: Balanced, steps: int, worker: Worker,
 ) -> float:  # fmt: skip
-    """One pass over the training rows; returns the mean loss of a row, over all ranks.
+    """One pass over the training rows; returns the mean loss of a row, weighted as in training, over all ranks.
 
     Raises:
         TrainingError: the loss is not finite (on all ranks together, since they agree on it).
     """
     model.train()
     loss_sum = torch.zeros((), dtype=torch.float64, device=worker.device)
-    for step, batch in enumerate(shuffled_batches(data, steps)):
-        losses = binary_cross_entropy_with_logits(model(batch), batch["label"], reduction="sum")
+    for step, batch in enumerate(rows.batches(steps)):
+        weight = None if rows.weights is None else rows.weights[batch["label"].long()]
+        losses = binary_cross_entropy_with_logits(model(batch), batch["label"], weight, reduction="sum")
         # DDP averages gradients over ranks; this factor makes that the mean over the whole batch, though ranks' parts of it
         # may differ by a row.
-        (losses * worker.world_size / batch_rows(total, steps, step, worker.world_size)).backward()
+        (losses * worker.world_size / batch_rows(rows.sizes, steps, step)).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         schedule.step()
         loss_sum += losses.detach()
-    loss = float(parallel.sum_over_ranks(loss_sum, worker)) / total
+    loss = float(parallel.sum_over_ranks(loss_sum, worker)) / rows.total
     if not math.isfinite(loss):
         raise TrainingError(f"The training loss became {loss}; lower train.lr (now {schedule.base_lrs[0]:g} at the start).")
     return loss
 
 
-def shuffled_batches(data: Batch, steps: int) -> Iterator[Batch]:
-    """This rank's rows in a new order, in `steps` parts whose sizes differ by one at most: no row is left out."""
-    order = torch.randperm(len(data["label"])).to(data["label"].device)
-    for rows in torch.tensor_split(order, steps):
-        yield {name: values[rows] for name, values in data.items()}
-
-
-def batch_rows(total: int, steps: int, step: int, world_size: int) -> int:
+def batch_rows(sizes: list[int], steps: int, step: int) -> int:
     """Rows of a step's batch over all ranks."""
-    return sum(rows // steps + (step < rows % steps) for rows in shard_sizes(total, world_size))
+    return sum(rows // steps + (step < rows % steps) for rows in sizes)
 
 
 def validate(model: nn.Module, data: Batch, total: int, worker: Worker) -> tuple[dict[str, float], list[float]]:

@@ -1,20 +1,27 @@
-"""A dataset version is whole or does not exist, whatever ended the process that built it. No cluster is needed."""
+"""A dataset version is whole or does not exist, whatever ended the process that built it, and its counts add up.
+
+Only the last test needs a cluster.
+"""
 
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
-from rayloom import datasets
+from rayloom import checksum, datasets, statistics, versions
 from rayloom.errors import DataError, RegistryError
 
 
 @pytest.fixture
-def manifest() -> datasets.Manifest:
-    return datasets.Manifest(
-        id="abc", name="toy", format=datasets.FORMAT, inputs={}, config_hash="", columns={"x": "int"},
-        rows_in=3, rejected={"rule": 1}, splits={"train": datasets.Content(rows=2, checksum="0")},
+def manifest() -> versions.Manifest:
+    return versions.Manifest(
+        id="abc", name="toy", format=versions.FORMAT, inputs={}, config_hash="", columns={"x": "int"},
+        rows_in=4, rejected={"rule": 1}, deduplicated={"exact": 1}, splits={"train": versions.Content(rows=2, checksum="0")},
     )  # fmt: skip
 
 
@@ -23,16 +30,31 @@ def folder(tmp_path):
     return tmp_path / "datasets" / "toy" / "abc"
 
 
+@pytest.fixture
+def pipeline(tmp_path):
+    return SimpleNamespace(name="toy", storage=SimpleNamespace(path=lambda: tmp_path))
+
+
 def build(folder, manifest) -> None:
-    with datasets.staging(folder) as place:
+    with versions.staging(folder) as place:
         (place / "train").mkdir()
-        datasets.commit(place, folder, manifest)
+        versions.commit(place, folder, manifest)
 
 
 def test_a_committed_version_is_found_as_it_was_written(folder, manifest):
     build(folder, manifest)
     found = datasets.find(folder)
     assert (found.manifest, found.manifest.accepted) == (manifest, 2)
+
+
+def test_every_row_is_accounted_for(manifest):
+    assert manifest.balance == "4 in = 2 accepted + 1 rejected + 1 deduplicated"
+
+
+@pytest.mark.parametrize("change", [{"rows_in": 5}, {"rejected": {}}, {"deduplicated": {"exact": 2}}, {"splits": {}}], ids=str)
+def test_a_manifest_whose_counts_do_not_add_up_cannot_be_made(manifest, change):
+    with pytest.raises(ValidationError, match="these counts do not add up"):
+        versions.Manifest(**{**dict(manifest), **change})
 
 
 def test_a_folder_without_a_manifest_does_not_exist(folder):
@@ -42,14 +64,22 @@ def test_a_folder_without_a_manifest_does_not_exist(folder):
 
 def test_a_damaged_manifest_is_named_and_not_rebuilt_over(folder, manifest):
     build(folder, manifest)
-    path = folder / datasets.MANIFEST
+    path = folder / versions.MANIFEST
     path.write_text(path.read_text()[:-20])
     with pytest.raises(DataError, match=r"manifest\.json is damaged"):
         datasets.find(folder)
 
 
+def test_a_manifest_of_another_format_is_named_as_such(folder, manifest):
+    build(folder, manifest)
+    path = folder / versions.MANIFEST
+    path.write_text('{"id": "abc", "format": 1}')
+    with pytest.raises(DataError, match=f"is of format 1, this Rayloom reads format {versions.FORMAT}"):
+        datasets.find(folder)
+
+
 def test_a_failed_build_leaves_nothing(folder):
-    with pytest.raises(KeyError), datasets.staging(folder) as place:
+    with pytest.raises(KeyError), versions.staging(folder) as place:
         (place / "train").mkdir()
         raise KeyError
     assert list(folder.parent.iterdir()) == []
@@ -67,22 +97,45 @@ def test_what_a_killed_build_left_is_cleared_by_the_next(folder, manifest):
 
 
 def test_two_builds_of_the_same_version_end_as_one(folder, manifest):
-    with datasets.staging(folder) as place:
+    with versions.staging(folder) as place:
         other = folder.with_name("elsewhere")
         other.mkdir()
-        datasets.commit(other, folder, manifest)
-        datasets.commit(place, folder, manifest)
+        versions.commit(other, folder, manifest)
+        versions.commit(place, folder, manifest)
     assert datasets.find(folder).manifest == manifest
 
 
-def test_a_version_that_is_not_there_is_named(tmp_path, monkeypatch):
-    class Pipeline:
-        name = "toy"
-
-        class storage:
-            @staticmethod
-            def path():
-                return tmp_path
-
+def test_a_version_that_is_not_there_is_named(pipeline):
     with pytest.raises(RegistryError, match="no dataset version abc"):
-        datasets.get(Pipeline, "abc")
+        datasets.get(pipeline, "abc")
+
+
+def test_a_build_in_progress_is_no_version(folder, manifest, pipeline):
+    with versions.staging(folder) as place:
+        (place / versions.MANIFEST).write_text(manifest.model_dump_json())
+        assert versions.versions(pipeline.storage.path()) == ([], [])
+        with pytest.raises(RegistryError):
+            versions.get(pipeline, ".building")
+
+
+def test_a_replay_knows_the_versions_before_it(folder, manifest):
+    for name, parent in (("abc", "gone"), ("def", "abc"), ("ghi", "def")):
+        build(folder.with_name(name), manifest.model_copy(update={"id": name, "parent": parent}))
+    lineage = versions.lineage(versions.find(folder.with_name("ghi")))
+    assert [version.manifest.id for version in lineage] == ["ghi", "def", "abc"]
+
+
+def test_contents_and_statistics_come_from_one_pass_over_the_parquet(joined, tmp_path):
+    splits = {
+        "train": pa.table({"x": pa.array([1, 2, None] * 40), "text": ["a", "b", None] * 40}),
+        "test": pa.table({"x": pa.array([5]), "text": ["c"]}),
+    }
+    for split, rows in splits.items():
+        (tmp_path / split).mkdir()
+        for number in range(0, len(rows), 50):
+            pq.write_table(rows.slice(number, 50), tmp_path / split / f"part-{number:03}.parquet")
+    found = datasets.describe(tmp_path, list(splits))
+    for split, rows in splits.items():
+        assert found.contents[split].rows == len(rows)
+        assert found.contents[split].checksum == f"{checksum.total(checksum.row_hashes(rows)):016x}"
+        assert found.statistics[split] == statistics.finish(statistics.summarize(rows))

@@ -158,7 +158,10 @@ def toy_bundle(tmp_path, write_toy_bundle, toy_records) -> Bundle:
 @pytest.fixture(scope="session")
 def training_state() -> FeatureState:
     """What a model of `make_arrays` rows needs: two numbers and a category of three indices."""
-    columns = {"shade": CategoryState(values=["blue", "red"]), "size": NumberState(mean=0.0, deviation=1.0, flag=True)}
+    columns = {
+        "shade": CategoryState(values=["blue", "red"]),
+        "size": NumberState(center=0.0, spread=1.0, impute=0.0, flag=True),
+    }
     return FeatureState(label="big", columns=columns)
 
 
@@ -182,6 +185,18 @@ def make_shards(make_arrays) -> Callable[..., dict[str, Shard]]:
 
     def make(rank: int = 0, world_size: int = 1) -> dict[str, Shard]:
         return {name: cut(make_arrays(rows, rows), rank, world_size) for name, rows in {"train": 101, "validation": 61}.items()}
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_unequal(make_arrays) -> Callable[..., Shard]:
+    """Makes a rank's shard of 101 rows for training, 10 of which are of class 1: those with the largest first number."""
+
+    def make(rank: int = 0, world_size: int = 1) -> Shard:
+        arrays = make_arrays(101, 3)
+        first = arrays["numbers"][:, 0]
+        return cut({**arrays, "label": (first >= np.sort(first)[-10]).astype(np.float32)}, rank, world_size)
 
     return make
 

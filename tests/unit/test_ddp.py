@@ -12,11 +12,13 @@ from safetensors.torch import load_file, save_file
 from torch import distributed, multiprocessing, nn
 
 from rayloom import config, evaluation, models, parallel, training
+from rayloom.balance import Balanced
 from rayloom.features import FeatureState
 from rayloom.models import tabular
-from rayloom.worker import Shard, Worker
+from rayloom.worker import Shard, Worker, shard_sizes
 
 RANKS = 2
+MODES = ("class_weights", "weighted_sampling", "down_sampling")
 BUILT: list[nn.Module] = []
 
 
@@ -33,6 +35,7 @@ class Rank:
     pipeline: config.Pipeline
     state: FeatureState
     shards: dict[str, Shard]
+    unequal: Shard
 
     def train(self, rank: int, folder: Path) -> None:
         """Trains as `rank` and leaves metrics, weights and checkpoints in `folder`."""
@@ -47,6 +50,16 @@ class Rank:
         save_file(BUILT[-1].state_dict(), folder / f"trained-{rank}.safetensors")
         (folder / f"history-{rank}.json").write_text(json.dumps(history))
 
+    def balance(self, mode: str, rank: int, folder: Path) -> None:
+        """Trains an epoch as `rank` with a mode of train.balance, and leaves metrics and weights in `folder`."""
+        settings = self.pipeline.train.model_copy(update={"balance": mode, "epochs": 1})
+        pipeline = self.pipeline.model_copy(update={"train": settings})
+        history: list[dict] = []
+        shards = {**self.shards, "train": self.unequal}
+        training.train(pipeline, self.state, Worker(rank, RANKS, "cpu", lambda metrics, _: history.append(metrics)), shards)
+        save_file(BUILT[-1].state_dict(), folder / f"{mode}-{rank}.safetensors")
+        (folder / f"{mode}-{rank}.json").write_text(json.dumps(history[0]))
+
     def step(self, worker: Worker) -> tuple[dict[str, torch.Tensor], float]:
         """Weights after one step of plain gradient descent over all rows, without dropout, and the loss."""
         training.make_deterministic(self.pipeline.seed)
@@ -55,7 +68,8 @@ class Rank:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
         data, total = training.to_device(self.shards["train"], worker), self.shards["train"].total
-        loss = training.run_epoch(model, optimizer, schedule, data, total, 1, worker)
+        rows = Balanced(data, shard_sizes(total, worker.world_size))
+        loss = training.run_epoch(model, optimizer, schedule, rows, 1, worker)
         return parallel.unwrap(model).state_dict(), loss
 
 
@@ -65,6 +79,8 @@ def run_rank(rank: int, folder: Path, given: list[Rank]) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
     try:
         given[rank].train(rank, folder)
+        for mode in MODES:
+            given[rank].balance(mode, rank, folder)
         weights, loss = given[rank].step(Worker(rank, RANKS, "cpu", print))
         save_file(weights, folder / f"stepped-{rank}.safetensors")
         (folder / f"loss-{rank}.json").write_text(json.dumps(loss))
@@ -78,10 +94,10 @@ def pipeline(training_pipeline):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, pipeline, training_state, make_shards) -> Path:
+def folder(tmp_path_factory, pipeline, training_state, make_shards, make_unequal) -> Path:
     """What the two processes left."""
     folder = tmp_path_factory.mktemp("ddp")
-    given = [Rank(pipeline, training_state, make_shards(rank, RANKS)) for rank in range(RANKS)]
+    given = [Rank(pipeline, training_state, make_shards(rank, RANKS), make_unequal(rank, RANKS)) for rank in range(RANKS)]
     # A fork server imports torch once for both processes, and has run no thread of it when it forks.
     set_forkserver_preload(["rayloom.training", "torch._dynamo"])
     multiprocessing.start_processes(run_rank, (folder, given), nprocs=RANKS, start_method="forkserver")
@@ -89,9 +105,9 @@ def folder(tmp_path_factory, pipeline, training_state, make_shards) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(pipeline, training_state, make_shards) -> Rank:
+def alone(pipeline, training_state, make_shards, make_unequal) -> Rank:
     """The same in one process."""
-    return Rank(pipeline, training_state, make_shards())
+    return Rank(pipeline, training_state, make_shards(), make_unequal())
 
 
 def history(folder: Path, rank: int) -> list[dict]:
@@ -145,3 +161,24 @@ def test_a_step_of_two_ranks_is_the_step_of_one_on_the_same_rows(folder, alone):
 def test_the_loss_of_two_ranks_is_the_loss_of_one_on_the_same_rows(folder, alone):
     _, expected = alone.step(Worker(0, 1, "cpu", print))
     assert json.loads((folder / "loss-0.json").read_text()) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_balanced_ranks_take_equal_steps_to_the_same_weights(folder, mode):
+    left, right = (load_file(folder / f"{mode}-{rank}.safetensors") for rank in range(RANKS))
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize(
+    ("mode", "figures"),
+    [
+        ("class_weights", {"balance_weight_0": pytest.approx(101 / 182), "balance_weight_1": pytest.approx(101 / 20)}),
+        ("weighted_sampling", {"balance_drawn_0": 51, "balance_drawn_1": 50}),
+        ("down_sampling", {"balance_kept_0": 10, "balance_kept_1": 10}),
+    ],
+)
+def test_both_ranks_report_what_balancing_did_to_the_whole_split(folder, mode, figures):
+    expected = {"balance_rows_0": 91, "balance_rows_1": 10, **figures}
+    for rank in range(RANKS):
+        metrics = json.loads((folder / f"{mode}-{rank}.json").read_text())
+        assert {name: value for name, value in metrics.items() if name.startswith("balance_")} == expected

@@ -1,11 +1,20 @@
 """Records to probabilities: the golden replay, what is refused and how, and that a row's company does not count."""
 
+import base64
+import io
+
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
+from torch import nn
 
+from rayloom import bundle, config, features, models
+from rayloom.bundle import BundleConfig
 from rayloom.errors import BundleError, InvalidRecords
+from rayloom.features import CategoryState, DateState, FeatureState, HashState, ImageState, TextState
 from rayloom.serving.predictor import Predictor, parse
 
 GOOD = {"day": "2013-11-04", "carrier": "AA", "distance": 500, "wind": 7.5}
@@ -180,3 +189,139 @@ def test_the_error_is_the_json_that_a_client_gets(toy_state):
         parse([{**GOOD, "wind": "calm"}], toy_state.columns)
     message = "field 'wind': expected a number or null, found text"
     assert caught.value.body() == {"error": {"message": message, "row": 0, "field": "wind"}}
+
+
+class Brightness(nn.Module):
+    """A user's own network: the mean of an image."""
+
+    def forward(self, batch):
+        return batch["image"].mean((1, 2, 3))
+
+
+def brightness(model: config.Model, state: FeatureState) -> nn.Module:
+    return Brightness()
+
+
+@pytest.fixture
+def predictor_of(tmp_path):
+    """Makes a predictor with fresh weights for a feature state."""
+
+    def make(state: FeatureState, family: str = "tabular") -> Predictor:
+        torch.manual_seed(3)
+        model = config.Model(family=family, hidden=[4])
+        save_file(models.build(model, state).state_dict(), tmp_path / "fresh.safetensors")
+        spec = config.Features.model_validate({"label": state.label, "columns": {"x": {"kind": "number"}}})
+        about = BundleConfig(name="toy", seed=17, dataset="0123456789ab", model=model, features=spec)
+        metrics = {"validation_threshold": 0.5}
+        return Predictor(bundle.write(tmp_path / "made", about, state, tmp_path / "fresh.safetensors", metrics, []))
+
+    return make
+
+
+def test_an_answer_is_probability_and_label(predictor, toy_records):
+    probabilities = predictor.predict_records(toy_records).tolist()
+    expected = [{"probability": value, "label": int(value >= 0.5)} for value in probabilities]
+    assert predictor.answer(toy_records) == expected and type(predictor.answer(toy_records)[0]["label"]) is int
+
+
+def test_unseen_categories_are_named_in_the_answers_that_have_them(predictor):
+    records = [GOOD, {**GOOD, "carrier": "✈"}, {**GOOD, "carrier": None}, {**GOOD, "carrier": "ZZ"}]  # ZZ is rare in training
+    assert [answer.get("unseen") for answer in predictor.answer(records)] == [None, ["carrier"], None, ["carrier"]]
+
+
+def test_an_unseen_category_is_answered_as_a_missing_one(predictor):
+    unseen, missing = predictor.predict_records([{**GOOD, "carrier": "✈"}, {**GOOD, "carrier": None}]).tolist()
+    assert unseen == missing
+
+
+def test_a_label_of_text_is_answered_by_its_name(predictor_of):
+    columns = {"shade": CategoryState(values=["blue", "red"])}
+    predictor = predictor_of(FeatureState(label="y", columns=columns, classes=["no", "yes"]))
+    answers = predictor.answer([{"shade": shade} for shade in ("blue", "red", None)])
+    assert [answer["label"] for answer in answers] == ["yes" if answer["probability"] >= 0.5 else "no" for answer in answers]
+
+
+def test_columns_that_told_nothing_in_training_tell_nothing_when_served(predictor_of):
+    """Column A all 5.0 and column B all null in training; A = 7 and B = 0 when served."""
+    kinds = {"A": {"kind": "number"}, "B": {"kind": "number"}, "C": {"kind": "number"}}
+    spec = config.Features.model_validate({"label": "y", "columns": kinds})
+    rows = pa.table({"A": [5.0] * 4, "B": pa.array([None] * 4, pa.float64()), "C": [1.0, 2.0, 3.0, 4.0], "y": [0, 1, 0, 1]})
+    state, warnings = features.fit(spec, features.summarize(spec, rows))
+    predictor = predictor_of(state)
+    trained, served = predictor.predict_records([{"A": 5, "B": None, "C": 2}, {"A": 7, "B": 0, "C": 2}]).tolist()
+    assert np.isfinite(served) and served == trained
+    assert [warning.split(" in ")[0] for warning in warnings] == ["feature A is constant", "feature B has no value"]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "expected"),
+    [
+        (CategoryState(values=["1", "3"], type="integer"), [3, 1, None], [[2], [1], [0]]),
+        (CategoryState(values=["false", "true"], type="boolean"), [True, False, None], [[2], [1], [0]]),
+        (DateState(parts=["day"]), ["2024-07-01T00:30:00+02:00", "2024-07-01T23:00:00", None], [[30], [1], [0]]),
+    ],
+)
+def test_a_category_is_found_in_the_type_that_it_had_in_training(column, values, expected):
+    state = FeatureState(label="y", columns={"x": column})
+    assert features.apply(state, parse([{"x": value} for value in values], state.columns))["categories"].tolist() == expected
+
+
+@pytest.mark.parametrize("kind", [CategoryState(values=["1"], type="integer"), HashState(buckets=4, type="integer")])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("1", "found text"), (True, "found a boolean"), (1.5, "found a number"), (2**63, "expected a whole number of 64 bits")],
+)
+def test_a_whole_number_is_expected_where_training_had_one(kind, value, said):
+    with pytest.raises(InvalidRecords, match=f"field 'x': expected a whole number.*{said}|{said}"):
+        parse([{"x": value}], {"x": kind})
+
+
+@pytest.mark.parametrize("value", ["true", 1, 0.0])
+def test_a_boolean_is_expected_where_training_had_one(value):
+    with pytest.raises(InvalidRecords, match="field 'x': expected true, false or null, found"):
+        parse([{"x": value}], {"x": CategoryState(values=["true"], type="boolean")})
+
+
+def test_text_is_text():
+    column = TextState(tokenizer="{}", max_tokens=4, vocabulary=4)
+    assert parse([{"x": "red"}, {"x": None}], {"x": column})["x"].to_pylist() == ["red", None]
+    with pytest.raises(InvalidRecords, match="field 'x': expected text or null, found a number"):
+        parse([{"x": 5}], {"x": column})
+
+
+GREY = ImageState(height=2, width=3, channels=1, resize=False, mean=[0.5], deviation=[0.25])
+
+
+def png(height: int, value: int) -> str:
+    """A grey image file as a client sends it."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((height, 3), value, np.uint8)).save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+@pytest.fixture
+def image_predictor(predictor_of) -> Predictor:
+    return predictor_of(FeatureState(label="y", columns={"face": GREY}), f"{__name__}:brightness")
+
+
+def test_an_image_is_answered_by_its_pixels(image_predictor):
+    found = image_predictor.predict_records([{"face": png(2, 255)}, {"face": None}])
+    assert found == pytest.approx([1 / (1 + np.exp(-2)), 0.5], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("no base64!", "field 'face': expected an image file in base64 or null"),
+        (5, "field 'face': expected an image file in base64 or null"),
+        ("é", "field 'face': expected an image file in base64 or null"),
+        (base64.b64encode(b"no image").decode(), "The image in field 'face' cannot be used (not one of PNG"),
+        (png(2, 9)[:60], "The image in field 'face' cannot be used ("),
+        (png(5, 9), "The image in field 'face' is of size 5x3, those of the training split are 2x3"),
+    ],
+)
+def test_an_image_that_cannot_be_used_is_refused_by_row_and_field(image_predictor, value, said):
+    with pytest.raises(InvalidRecords) as caught:
+        image_predictor.answer([{"face": png(2, 9)}, {"face": value}])
+    assert (caught.value.status, caught.value.row, caught.value.field) == (422, 1, "face")
+    assert caught.value.message.startswith(said)

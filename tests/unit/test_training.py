@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from rayloom import training
+from rayloom.balance import Balanced
 from rayloom.errors import DataError, TrainingError
 from rayloom.worker import Shard, Worker, bounds, shard_sizes
 
@@ -164,6 +165,37 @@ def test_one_row_is_enough_to_train(train, make_arrays, make_shards):
     assert len(train(shards={**make_shards(), "train": Shard(make_arrays(1, 1), 1)}).metrics) == 3
 
 
+@pytest.mark.parametrize("mode", ["class_weights", "weighted_sampling", "down_sampling"])
+def test_a_balanced_run_repeats_itself_and_differs_from_one_that_is_not(train, make_shards, make_unequal, mode):
+    shards = {**make_shards(), "train": make_unequal()}
+    weights = [train({"train.balance": balance}, shards=shards).weights(2) for balance in (mode, mode, "none")]
+    assert weights[0] == weights[1] != weights[2]
+
+
+@pytest.mark.parametrize("mode", ["weighted_sampling", "down_sampling"])
+def test_a_balanced_run_goes_on_to_the_weights_of_an_undisturbed_one(train, make_shards, make_unequal, mode):
+    shards = {**make_shards(), "train": make_unequal()}
+    whole = train({"train.balance": mode}, shards=shards)
+    assert train({"train.balance": mode}, resume=whole.checkpoint(0), shards=shards).weights(2) == whole.weights(2)
+
+
+def test_class_weights_raise_the_probability_of_the_rare_class(train, make_shards, make_unequal):
+    shards = {**make_shards(), "train": make_unequal()}
+    plain, weighted = (train({"train.balance": mode}, shards=shards) for mode in ("none", "class_weights"))
+    assert np.mean(weighted.progress(2)["golden"]) > np.mean(plain.progress(2)["golden"]) + 0.1
+
+
+def test_what_balancing_did_stands_in_the_checkpoint(train, make_shards, make_unequal):
+    history = train({"train.balance": "down_sampling"}, shards={**make_shards(), "train": make_unequal()}).progress(2)[
+        "history"
+    ]
+    assert [metrics["balance_kept_0"] for metrics in history] == [10, 10, 10]
+
+
+def test_25_rows_on_2_ranks_in_batches_of_32_are_a_step_each():
+    assert batches(25, 32, 2) == [[12], [13]]
+
+
 def test_input_that_is_nan_ends_the_training(train, make_shards):
     shards = make_shards()
     shards["train"].arrays["numbers"][3, 0] = np.nan
@@ -189,10 +221,11 @@ CUTS = [
 
 
 def batches(total: int, batch_size: int, world_size: int) -> list[list[int]]:
-    """Sizes of the batches that `shuffled_batches` really gives, by rank."""
-    steps = training.count_steps(total, batch_size, world_size)
-    ranks = [{"label": torch.zeros(rows)} for rows in shard_sizes(total, world_size)]
-    return [[len(batch["label"]) for batch in training.shuffled_batches(data, steps)] for data in ranks]
+    """Sizes of the batches that the ranks really take, by rank."""
+    sizes = shard_sizes(total, world_size)
+    steps = training.count_steps(sizes, batch_size)
+    ranks = [Balanced({"label": torch.zeros(rows)}, sizes) for rows in sizes]
+    return [[len(batch["label"]) for batch in rank.batches(steps)] for rank in ranks]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
@@ -232,21 +265,22 @@ def test_a_step_has_at_most_the_batch_size_and_a_row_more_for_each_other_rank():
 
 def test_batch_rows_says_what_the_ranks_really_have():
     def said(total: int, batch_size: int, world_size: int) -> list[int]:
-        steps = training.count_steps(total, batch_size, world_size)
-        return [training.batch_rows(total, steps, step, world_size) for step in range(steps)]
+        sizes = shard_sizes(total, world_size)
+        steps = training.count_steps(sizes, batch_size)
+        return [training.batch_rows(sizes, steps, step) for step in range(steps)]
 
     assert [cut for cut in CUTS if said(*cut) != [sum(sizes) for sizes in zip(*batches(*cut), strict=True)]] == []
 
 
 def test_no_row_of_an_epoch_is_taken_twice():
     data = {"label": torch.arange(101.0)}
-    seen = torch.cat([batch["label"] for batch in training.shuffled_batches(data, 4)])
+    seen = torch.cat([batch["label"] for batch in Balanced(data, [101]).batches(4)])
     assert seen.sort().values.tolist() == list(range(101))
 
 
 def test_a_rows_values_stay_together_when_shuffled():
     data = {"label": torch.arange(101.0), "numbers": torch.arange(101.0)[:, None] * 2}
-    assert all(torch.equal(batch["numbers"][:, 0], batch["label"] * 2) for batch in training.shuffled_batches(data, 4))
+    assert all(torch.equal(batch["numbers"][:, 0], batch["label"] * 2) for batch in Balanced(data, [101]).batches(4))
 
 
 @pytest.mark.parametrize(("left", "right"), [((1, 0, 0), (2, 0, 0)), ((1, 0, 0), (1, 1, 0)), ((1, 0, 0), (1, 0, 1))])

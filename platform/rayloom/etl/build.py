@@ -1,162 +1,242 @@
-"""What Spark does: read, join, check promises, apply rules, split, order, and write Parquet.
+"""What Spark does: cast, join, check promises, deduplicate, apply rules, split, order, and write Parquet.
 
-Nothing model-facing happens here: no encoding, no scaling. Not here: deduplication and text cleaning.
+Rows pass once: one job reads, joins, tags each row with its place (its split, or the rule that it breaks), shuffles by a hash
+of the row's key, orders within the parts, and writes a folder a place. Counts and checksums are observed in the very tasks
+whose files are kept, so they are exact even where an executor was lost on the way, and nothing has to be cached.
+
+Nothing model-facing happens here: no encoding, no scaling.
 """
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from rayloom import config
-from rayloom.errors import DataError, SourceError
-from rayloom.etl.sources import SourceFile, unpack
+from rayloom.errors import DataError, RayloomError, ResourceError
+from rayloom.etl import casts, patches, rules, sources
+from rayloom.etl.columns import as_json, quoted, row_id
+from rayloom.etl.place import DUPLICATE, HASH, PLACE, REJECTED, Placed, place
+from rayloom.etl.sources import Fetched
+from rayloom.etl.sources.packed import spark_path
+from rayloom.versions import Content, PatchCounts, SourceCounts
 
-RULE, SPLIT = "_rule", "_split"
-"""Columns that the build adds: the rule that rejected a row (NULL: accepted), and the split of an accepted row."""
+QUARANTINE = "quarantine"
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a build wrote, and its accepted rows.
+    """What a build wrote, counted by the tasks that wrote it.
 
     Attributes:
-        rows: the accepted rows in order, with their split in `_split`; valid while the session lives.
-        rows_in: rows of the last step.
-        splits: accepted rows by split.
-        rejected: rejected rows by rule.
+        columns: Spark type of each column, in order.
+        rows_in: rows of the last step, and those set aside at the sources.
+        splits: accepted rows and their checksum by split, as Spark saw them.
+        rejected: rows in the quarantine by rule; every rule is named.
+        deduplicated: rows dropped, by kind of duplicate.
+        warned: rows that break a rule with `action: warn`.
+        clipped: values that `outliers` clipped, by column.
+        sources: what reading each source came to.
+        patch: what the patch file came to, where there is one.
+        notes: what a user should know, a sentence each.
     """
 
-    rows: DataFrame
+    columns: dict[str, str]
     rows_in: int
-    splits: dict[str, int]
+    splits: dict[str, Content]
     rejected: dict[str, int]
+    deduplicated: dict[str, int]
+    warned: dict[str, int]
+    clipped: dict[str, int]
+    sources: dict[str, SourceCounts]
+    patch: PatchCounts | None
+    notes: list[str]
 
 
-def build(spark: SparkSession, etl: config.Etl, files: dict[str, SourceFile], folder: Path, unpacked: Path) -> Built:
+def build(spark: SparkSession, pipeline: config.Pipeline, fetched: dict[str, Fetched], folder: Path) -> Built:
     """Builds a dataset version's Parquet: `folder`/train, /validation, /test and /quarantine.
 
     Args:
-        files: the checked sources by name.
+        fetched: the sources by name.
         folder: an existing empty folder that all executors see.
-        unpacked: likewise, for what has to be unpacked before Spark can read it.
 
     Raises:
-        SourceError: a record does not have the declared types.
-        DataError: a step broke its promise, a rule with `action: fail` has rows, or the splits overlap or leave rows out.
+        DataError: a value does not have its declared type, a step broke its promise, more rows are rejected than may be, or
+            the splits overlap or leave rows out.
+        ResourceError: Spark ran out of memory.
     """
-    for file in files.values():
-        read(spark, file, unpacked).createOrReplaceTempView(file.name)
+    etl = pipeline.etl
+    patch = patches.read(etl)
     try:
-        tagged = tag(run_steps(spark, etl), etl).persist()
-        counts = count(tagged, etl)
-        ordered = tagged.filter(F.col(RULE).isNull()).drop(RULE).sort(SPLIT, *etl.order_by).persist()
-        for split in etl.splits.conditions():
-            write(ordered.filter(F.col(SPLIT) == split).drop(SPLIT), folder / split)
-        write(tagged.filter(F.col(RULE).isNotNull()).drop(SPLIT), folder / "quarantine")
+        raw = {name: patches.apply(sources.read(spark, one), name, patch) for name, one in fetched.items()}
+        counted = {name: open_view(one, raw[name], folder) for name, one in fetched.items()}
+        rows = patches.apply(run_steps(spark, etl), etl.rows, patch)
+        placed = place(spark, rows, etl)
+        seen = write(placed, etl, folder)
+        if etl.steps:
+            check_promises(spark, etl.steps[-1], seen["rows"])
+        columns = {name: placed.rows.schema[name].dataType.simpleString() for name in placed.values}
+        built = _count(columns, seen, counted, patches.count(patch, {**raw, etl.rows: rows}))
+        _write_quarantine(spark, etl.rows, folder)
+        rules.judge(etl, built.rows_in, built.rejected)
+        return built
     except PySparkException as error:
-        raise _sentence(error) from error
-    return Built(ordered, **counts)
+        raise _sentence(spark, fetched, patch, error) from error
 
 
-def read(spark: SparkSession, file: SourceFile, unpacked: Path) -> DataFrame:
-    """A CSV source's declared columns, with exactly the declared types; a record that does not fit ends the build."""
-    options: dict[str, str | bool] = {
-        "header": True,
-        "nullValue": file.missing,
-        "mode": "FAILFAST",
-        "escape": '"',  # a quote inside quotes is doubled, as RFC 4180 has it; Spark's own default is a backslash
-        "enforceSchema": False,
-        "dateFormat": "yyyy-MM-dd",
-    }
-    frame = spark.read.options(**options).schema(file.ddl()).csv(unpack(file, unpacked).as_uri())
-    return frame.select(*file.types)
+def open_view(fetched: Fetched, raw: DataFrame, folder: Path) -> SourceCounts:
+    """Makes a source a view of its declared types; rows set aside go to the quarantine. Returns what reading it came to."""
+    opened = fetched.opened
+    raw = raw.drop(patches.ORIGINAL)
+    typed = casts.cast(raw, opened.types, opened.settings)
+    counted = SourceCounts(rows=fetched.rows)
+    if casts.UNCASTABLE in typed.columns:
+        uncastable = casts.counts(typed)
+        casts.require_castable(opened.name, raw, opened.types, opened.settings, uncastable)
+        set_aside = _set_aside(typed, opened.name, folder) if casts.RAW in typed.columns and uncastable else 0
+        counted = SourceCounts(rows=fetched.rows, set_aside=set_aside, uncastable=uncastable)
+        sound = typed.filter(F.col(casts.UNCASTABLE).isNull()) if casts.RAW in typed.columns else typed
+        typed = sound.select(*map(quoted, opened.types))
+    typed.createOrReplaceTempView(opened.name)
+    return counted
+
+
+def _set_aside(typed: DataFrame, source: str, folder: Path) -> int:
+    rejected = typed.filter(F.col(casts.RAW).isNotNull())
+    return _append(rejected, source, F.lit("uncastable"), row_id(F.col(casts.RAW)), F.col(casts.RAW), folder)
+
+
+def _append(rows: DataFrame, source: str, rule: Column, row: Column, raw: Column, folder: Path) -> int:
+    """Adds rows to the quarantine; returns their number, counted as they were written."""
+    seen = Observation("quarantined")
+    columns = [F.lit(source).alias("_source"), rule.alias("_rule"), row.alias("_row"), raw.alias("_raw")]
+    observed = rows.select(*columns).observe(seen, F.count(F.lit(1)).alias("rows"))
+    observed.write.mode("append").parquet((folder / QUARANTINE).as_uri())
+    return seen.get["rows"]
 
 
 def run_steps(spark: SparkSession, etl: config.Etl) -> DataFrame:
-    """Runs each step's SQL and checks what it promises; returns the last step's rows."""
-    frame = None
+    """Makes each step a view, and checks what the steps before the last promise; returns the last step's rows.
+
+    What the last one promises is checked after the job that writes its rows, and counts them.
+    """
     for step in etl.steps:
         frame = spark.sql(step.sql)
-        if step.keeps or step.unique:
+        if step is not etl.steps[-1] and (step.keeps or step.unique):
             frame = frame.persist()
-        frame.createOrReplaceTempView(step.name)
-        if step.keeps:
-            _require_same_rows(step, frame.count(), spark.table(step.keeps).count())
-        if step.unique:
-            _require_unique(step, frame)
-    assert frame is not None  # the pipeline file has at least one step
-    return frame
+        frame.createOrReplaceTempView(f"`{step.name}`")
+        if step is not etl.steps[-1]:
+            check_promises(spark, step, frame.count() if step.keeps else 0)
+    return spark.table(f"`{etl.rows}`")
 
 
-def _require_same_rows(step: config.Step, rows: int, expected: int) -> None:
-    if rows != expected:
-        change = f"adds {rows - expected:,}" if rows > expected else f"loses {expected - rows:,}"
-        raise DataError(
-            f"etl.steps ({step.name}): {rows:,} rows, but it promises to keep the {expected:,} rows of '{step.keeps}': it "
-            f"{change}. A join on keys that are not unique adds rows, an inner join loses them: make the right side unique "
-            f"and join LEFT."
-        )
-
-
-def _require_unique(step: config.Step, frame: DataFrame) -> None:
-    twice = frame.groupBy(*step.unique).count().filter("count > 1").orderBy(*step.unique).limit(1).collect()
-    if twice:
-        key = ", ".join(f"{name}={twice[0][name]}" for name in step.unique)
-        raise DataError(f"etl.steps ({step.name}): {key} occurs {twice[0]['count']} times, but the step promises it once.")
-
-
-def tag(frame: DataFrame, etl: config.Etl) -> DataFrame:
-    """Adds `_rule`, the first rule that a row breaks, and `_split`."""
-    return frame.withColumn(RULE, _broken_rule(etl)).withColumn(SPLIT, _split_of(etl))
-
-
-def _broken_rule(etl: config.Etl) -> Column:
-    broken = [F.when(F.coalesce(F.expr(rule.where), F.lit(False)), None).otherwise(rule.name) for rule in etl.rules]
-    return F.coalesce(*broken, F.lit(None).cast("string"))
-
-
-def _split_of(etl: config.Etl) -> Column:
-    """The splits whose condition a row fulfils, joined by '+': a sound configuration gives one name for each row."""
-    return F.concat_ws("+", *[F.when(F.expr(condition), name) for name, condition in etl.splits.conditions().items()])
-
-
-def count(tagged: DataFrame, etl: config.Etl) -> dict:
-    """Rows by split and by rule, in one pass.
+def check_promises(spark: SparkSession, step: config.Step, rows: int) -> None:
+    """Holds a step's rows against its promises.
 
     Raises:
-        DataError: an accepted row is in no split or in several, a split is empty, or a rule with `action: fail` has rows.
+        DataError: it has other than the promised number of rows, or a key twice.
     """
-    cells = [(row[RULE], row[SPLIT], row["count"]) for row in tagged.groupBy(RULE, SPLIT).count().collect()]
-    splits = {split: sum(n for rule, of, n in cells if rule is None and of == split) for split in etl.splits.conditions()}
-    rejected = {rule.name: sum(n for by, _, n in cells if by == rule.name) for rule in etl.rules}
-    for rule, split, rows in cells:
-        if rule is None and split not in splits:
-            where = f"in several splits ({split})" if split else "in no split"
+    if step.keeps:
+        expected = spark.table(f"`{step.keeps}`").count()
+        if rows != expected:
+            change = f"adds {rows - expected:,}" if rows > expected else f"loses {expected - rows:,}"
+            raise DataError(
+                f"etl.steps ({step.name}): {rows:,} rows, but it promises to keep the {expected:,} rows of '{step.keeps}': it "
+                f"{change}. A join on keys that are not unique adds rows, an inner join loses them: make the right side unique "
+                f"and join LEFT."
+            )
+    if step.unique:
+        keys = [F.col(quoted(name)) for name in step.unique]
+        twice = spark.table(f"`{step.name}`").groupBy(*keys).count().filter("count > 1").orderBy(*keys).limit(1).collect()
+        if twice:
+            key = ", ".join(f"{name}={twice[0][name]}" for name in step.unique)
+            raise DataError(f"etl.steps ({step.name}): {key} occurs {twice[0]['count']} times, but the step promises it once.")
+
+
+def write(placed: Placed, etl: config.Etl, folder: Path) -> dict[str, int]:
+    """Writes each place's rows into a folder of its name, their files in order; returns what was counted on the way.
+
+    Raises:
+        DataError: an accepted row is in no split or in several, or a split is empty.
+    """
+    keys = [F.col(quoted(name)) for name in etl.order_by]
+    parts = placed.rows.repartition(etl.partitions, *keys).sortWithinPartitions(PLACE, *keys, HASH)
+    seen = Observation("written")
+    observed = parts.observe(seen, *[count.alias(name) for name, count in placed.counts.items()])
+    kept = observed.filter(~F.startswith(F.col(PLACE), F.lit(DUPLICATE))).select(*map(quoted, [*placed.values, PLACE]))
+    kept.write.partitionBy(PLACE).parquet((folder / PLACE).as_uri())
+    counted = {name: value or 0 for name, value in seen.get.items()}
+    for split in config.SPLITS:
+        if not counted[f"rows {split}"]:
+            raise DataError(f"etl.splits: no accepted row is in {split}{_condition(etl, split)}; correct etl.splits.")
+        (folder / PLACE / f"{PLACE}={split}").rename(folder / split)
+    _refuse_other_places(folder / PLACE)
+    return counted
+
+
+def _condition(etl: config.Etl, split: str) -> str:
+    return f" ('{getattr(etl.splits, split)}')" if isinstance(etl.splits, config.Conditions) else ""
+
+
+def _refuse_other_places(folder: Path) -> None:
+    for path in sorted(folder.glob(f"{PLACE}=*")):
+        name = path.name.partition("=")[2]
+        if not name.startswith(REJECTED):
+            rows = sum(pq.read_metadata(file).num_rows for file in path.glob("*.parquet"))
+            where = f"in several splits ({name.replace('%2B', '+')})" if "train" in name or "test" in name else "in no split"
             raise DataError(f"etl.splits: {rows:,} accepted rows are {where}; each row must fulfil one condition.")
-    for split, rows in splits.items():
-        if not rows:
-            raise DataError(f"etl.splits.{split}: no accepted row fulfils '{etl.splits.conditions()[split]}'; correct it.")
-    for rule in etl.rules:
-        if rule.action == "fail" and rejected[rule.name]:
-            raise DataError(f"etl.rules ({rule.name}): {rejected[rule.name]:,} rows do not fulfil '{rule.where}'.")
-    return {"rows_in": sum(n for _, _, n in cells), "splits": splits, "rejected": rejected}
 
 
-def write(frame: DataFrame, folder: Path) -> None:
-    """Writes Parquet whose files, in the order of their names, hold the rows in order."""
-    frame.write.parquet(folder.as_uri())
+def _count(columns: dict[str, str], seen: dict[str, int], counted: dict[str, SourceCounts], patch: PatchCounts | None) -> Built:
+    def of(prefix: str) -> dict[str, int]:
+        return {name.removeprefix(prefix): value for name, value in seen.items() if name.startswith(prefix)}
+
+    set_aside = sum(source.set_aside for source in counted.values())
+    rejected = {**({"uncastable": set_aside} if set_aside else {}), **of(f"rows {REJECTED}")}
+    contents = {
+        name: Content(rows=seen[f"rows {name}"], checksum=f"{seen[f'hash {name}'] % 2**64:016x}") for name in config.SPLITS
+    }
+    return Built(
+        columns=columns, rows_in=seen["rows"] + set_aside, splits=contents, rejected=rejected,
+        deduplicated=of(f"rows {DUPLICATE}"), warned=of("warned "), clipped=of("clipped "), sources=counted, patch=patch,
+        notes=[],
+    )  # fmt: skip
 
 
-def _sentence(error: PySparkException) -> DataError | SourceError:
-    """Spark's error as one sentence; its text has the record or the name at fault in its first lines."""
+def _write_quarantine(spark: SparkSession, step: str, folder: Path) -> None:
+    """The last step's rejected rows as the quarantine has them: a job over these rows alone."""
+    rejected = sorted((folder / PLACE).glob(f"{PLACE}={REJECTED}*"))
+    if rejected:
+        rows = spark.read.option("basePath", spark_path(folder / PLACE)).parquet(*map(spark_path, rejected))
+        rule, original = (F.split_part(F.col(PLACE), F.lit("."), F.lit(part)) for part in (2, 3))
+        raw = as_json(rows.drop(PLACE))
+        known = F.when(original != "", original).otherwise(row_id(raw))
+        _append(rows, step, rule, known, raw, folder)
+    shutil.rmtree(folder / PLACE)
+
+
+def _sentence(spark: SparkSession, fetched: dict[str, Fetched], patch: patches.Patch, error: PySparkException) -> RayloomError:
+    """Spark's error as one sentence. Where a value does not have its type, another pass counts all that do not."""
     text = str(error)
-    malformed = "Malformed records are detected in record parsing: "
-    if malformed in text:
-        record = text.split(malformed, 1)[1].splitlines()[0]
-        return SourceError(
-            f"A record does not have its source's declared types: {record:.300}. Correct the file or the columns."
+    if casts.MARK in text:
+        for name, one in fetched.items():
+            if one.opened.settings.uncastable == "fail":
+                raw = patches.apply(sources.read(spark, one), name, patch)
+                if found := casts.explain(raw, one.opened.types, one.opened.settings):
+                    return DataError(casts.sentence(name, found))
+    if patches.MARK in text:
+        return DataError(f"etl.patch: {patches.MARK}{text.split(patches.MARK, 1)[1].splitlines()[0]:.200}; correct the patch.")
+    if "OutOfMemoryError" in text or "ExecutorLostFailure" in text:
+        return ResourceError(
+            f"Spark lost its executors or their memory ({_first_line(text):.200}); raise etl.executor_memory, or raise "
+            f"etl.partitions so that each part is smaller."
         )
-    return DataError(f"Spark refused the build: {text.strip().splitlines()[0]:.400}")
+    return DataError(f"Spark refused the build: {_first_line(text):.400}")
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "it gave no reason"

@@ -4,14 +4,18 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import raydp
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
+from raydp.spark import SparkCluster
 
 from rayloom import cluster, config
+from rayloom.errors import ResourceError
 
 # RayDP and Spark reach into these packages by reflection, which Java 17 refuses unless it is told otherwise.
 OPENED_PACKAGES = (
@@ -19,6 +23,15 @@ OPENED_PACKAGES = (
     "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs", "sun.security.action",
     "sun.util.calendar",
 )  # fmt: skip
+
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For the JVMs that plan and coordinate and live for a minute: code that is ready sooner, not code that is fast later."""
+
+MOST_CORES = 4
+"""Cores that an executor takes by itself; more are asked for by etl.executor_cores."""
+
+READY_SECONDS = 120.0
+"""How long executors may take to be there."""
 
 RELEASE_SECONDS = 20.0
 """How long Ray may take to give a stopped session's CPUs back."""
@@ -40,7 +53,7 @@ def spark_session(pipeline: config.Pipeline, name: str, log: Path) -> Iterator[S
     require_room(pipeline)
     before = cluster.free_cpus()
     try:
-        yield _start(pipeline.etl, name, log)
+        yield _start(pipeline, name, log)
     finally:
         raydp.stop_spark(cleanup_data=True)
         _end_jvm()
@@ -50,21 +63,93 @@ def spark_session(pipeline: config.Pipeline, name: str, log: Path) -> Iterator[S
 def require_room(pipeline: config.Pipeline) -> None:
     """Raises ResourceError where the cluster has no room for the executors and the hand-off."""
     etl = pipeline.etl
-    # One CPU more than the executors': Ray Data describes the rows that it is handed in tasks of its own, and would wait
-    # for good on a cluster that Spark fills.
-    needed = {"CPU": etl.executors * etl.executor_cores + 1.0, **cluster.times(etl.resources, etl.executors)}
-    cluster.require(needed, "etl", "lower etl.executors or etl.executor_cores (they leave 1 CPU to Ray Data)", pipeline.cluster)
+    cores = executor_cores(pipeline)
+    spare = _spare_cpus(etl)
+    what = f"{etl.executors} × {cores} CPU for Spark's executors" + (f" + {spare:g} for Ray Data" if spare else "")
+    memory = etl.executors * _bytes(etl.executor_memory)
+    needed = {"CPU": etl.executors * cores + spare, **cluster.times(etl.resources, etl.executors)}
+    cluster.require(needed, f"etl ({what})", _remedy(etl, spare), pipeline.cluster)
+    cluster.require(
+        {"memory": memory}, f"etl ({etl.executors} × {etl.executor_memory})", "lower etl.executor_memory", pipeline.cluster
+    )
 
 
-def _start(etl: config.Etl, name: str, log: Path) -> SparkSession:
-    with _output_in(log):
-        return raydp.init_spark(
+def _spare_cpus(etl: config.Etl) -> float:
+    """Through memory, Ray Data describes the rows in tasks of its own while Spark holds its CPUs, and would wait for good."""
+    return 1.0 if etl.handoff == "memory" else 0.0
+
+
+def _remedy(etl: config.Etl, spare: float) -> str:
+    total = cluster.total_cpus()
+    if etl.executors > 1 and (fits := int((total - spare) // (etl.executor_cores or 1))) >= 1:
+        return f"set etl.executors to {fits}"
+    if (etl.executor_cores or 1) > 1 and total - spare >= 1:
+        return f"set etl.executor_cores to {int(total - spare)}"
+    return "set etl.handoff to parquet" if spare else "join a larger cluster"
+
+
+def executor_cores(pipeline: config.Pipeline) -> int:
+    """Cores of an executor: as configured, or its part of what the cluster has, MOST_CORES at most."""
+    etl = pipeline.etl
+    if etl.executor_cores is not None:
+        return etl.executor_cores
+    if pipeline.cluster.autoscales:
+        return 1
+    return max(1, min(MOST_CORES, int((cluster.total_cpus() - _spare_cpus(etl)) // etl.executors)))
+
+
+def _bytes(memory: str) -> int:
+    return int(memory[:-1]) * {"m": 2**20, "g": 2**30}[memory[-1]]
+
+
+def _start(pipeline: config.Pipeline, name: str, log: Path) -> SparkSession:
+    etl = pipeline.etl
+    with _output_in(log), _driver_beside_master():
+        spark = raydp.init_spark(
             app_name=name,
             num_executors=etl.executors,
-            executor_cores=etl.executor_cores,
+            executor_cores=executor_cores(pipeline),
             executor_memory=etl.executor_memory,
             configs=_settings(etl),
         )
+    _await_executors(spark, etl)
+    return spark
+
+
+@contextmanager
+def _driver_beside_master() -> Iterator[None]:
+    """Starts the driver's JVM while RayDP's master starts its own: each takes seconds, and does not need the other."""
+    start_master = SparkCluster._set_up_master
+
+    def start_both(cluster: SparkCluster, **given: Any) -> None:
+        settings = SparkConf(loadDefaults=False).setAll(list(cluster._configs.items()))
+        with ThreadPoolExecutor(1) as thread:
+            driver = thread.submit(SparkContext._ensure_initialized, conf=settings)
+            start_master(cluster, **given)
+            driver.result()
+
+    SparkCluster._set_up_master = start_both
+    try:
+        yield
+    finally:
+        SparkCluster._set_up_master = start_master
+
+
+def _await_executors(spark: SparkSession, etl: config.Etl) -> None:
+    """Waits until the executors have registered: Spark itself would let the first job wait, without an end.
+
+    Raises:
+        ResourceError: they have not after READY_SECONDS.
+    """
+    deadline = time.monotonic() + READY_SECONDS
+    context = spark.sparkContext._jsc.sc()
+    while (there := context.getExecutorMemoryStatus().size() - 1) < etl.executors:  # the driver counts as well
+        if time.monotonic() > deadline:
+            raise ResourceError(
+                f"{there} of {etl.executors} Spark executors came in {READY_SECONDS:g} s; "
+                f"see the logs of the Ray session, and lower etl.executor_memory ({etl.executor_memory}) if they were killed."
+            )
+        time.sleep(0.05)
 
 
 @contextmanager
@@ -87,12 +172,13 @@ def _output_in(log: Path) -> Iterator[None]:
 def _settings(etl: config.Etl) -> dict[str, str]:
     opens = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES)
     return {
-        "spark.driver.extraJavaOptions": opens,
+        "spark.driver.extraJavaOptions": f"{opens} {QUICK}",
         "spark.executor.extraJavaOptions": opens,
-        "spark.ray.raydp_app_master.extraJavaOptions": opens,
+        "spark.ray.raydp_app_master.extraJavaOptions": f"{opens} {QUICK}",
         "spark.pyspark.python": sys.executable,
         "spark.sql.shuffle.partitions": str(etl.partitions),
-        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.session.timeZone": etl.time_zone,
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # A dataset version has a manifest; Hadoop's own marker of a finished write would be a second truth.

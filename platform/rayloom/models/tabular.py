@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from rayloom import config
-from rayloom.features import FeatureState
+from rayloom.errors import ConfigError
+from rayloom.features import FeatureState, ImageState, TextState
 
 
 class Tabular(nn.Module):
@@ -36,6 +37,15 @@ class Tabular(nn.Module):
         """Logits (n,) of {"numbers": float32 (n, k), "categories": int64 (n, c)}."""
         embedded = [table(batch["categories"][:, index]) for index, table in enumerate(self.embeddings)]
         return self.layers(torch.cat([batch["numbers"], *embedded], dim=1)).squeeze(1)
+
+
+def require(model: config.Model, state: FeatureState) -> None:
+    """Raises ConfigError for columns of text and images."""
+    other = [name for name, column in state.columns.items() if isinstance(column, TextState | ImageState)]
+    if other:
+        raise ConfigError(
+            f"features.columns has {', '.join(other)}, text or images, and the family tabular takes neither; remove it."
+        )
 
 
 def build(model: config.Model, state: FeatureState) -> Tabular:

@@ -1,9 +1,10 @@
 """The Ray Serve application: records in, probabilities, labels and the model's version out.
 
-    POST /predict   a JSON list of records -> {"model": {name, version}, "predictions": [{probability, label}]}
+    POST /predict   a JSON list of records -> {"model": {name, version}, "predictions": [{probability, label, unseen}]}
     GET  /model     the model's card: version, dataset, metrics, and an example record
     GET  /healthz   200 while the replica answers
 
+`unseen` names the categories of the record whose values training saw rarely or never; it is there only where there are some.
 A replica is ready only after the bundle's golden rows gave the answers that training gave.
 Not here yet: micro-batching, other protocols, rollouts.
 """
@@ -86,9 +87,7 @@ class PredictService:
         records = _parse_json(await _read_body(request, self.limits.max_body_bytes))
         if isinstance(records, list) and len(records) > self.limits.max_rows:
             raise InvalidRecords(413, f"{len(records):,} records, the limit is {self.limits.max_rows:,}; send them in parts")
-        probabilities = self.predictor.predict_records(records).tolist()
-        answers = [{"probability": value, "label": int(value >= self.predictor.threshold)} for value in probabilities]
-        return _json({"model": self._model(), "predictions": answers})
+        return _json({"model": self._model(), "predictions": self.predictor.answer(records)})
 
     @http.get("/model")
     async def model(self) -> Response:

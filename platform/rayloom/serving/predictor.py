@@ -1,7 +1,14 @@
-"""Raw records to probabilities, from a bundle alone. No Ray, Spark or MLflow."""
+"""Raw records to answers, from a bundle alone. No Ray, Spark or MLflow.
 
+An answer is {"probability": of the second class, "label": the class}, and "unseen": [names] where categories of the record have
+values that training saw rarely or never; these count as unknown, so the answer may be worth less.
+"""
+
+import base64
+import binascii
 import datetime
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,8 +18,8 @@ from safetensors.torch import load_file
 
 from rayloom import features, models
 from rayloom.bundle import Bundle
-from rayloom.errors import BundleError, InvalidRecords, hint
-from rayloom.features import CategoryState, ColumnState, NumberState
+from rayloom.errors import BundleError, DataError, InvalidRecords, hint
+from rayloom.features import CategoryState, ColumnState, DateState, HashState, ImageState, TextState, images
 
 
 class Predictor:
@@ -49,7 +56,32 @@ class Predictor:
         Raises:
             InvalidRecords: see `parse`.
         """
-        return self.predict(parse(records, self.bundle.state.columns))
+        return self._predict(parse(records, self.bundle.state.columns))
+
+    def answer(self, records: Any) -> list[dict[str, Any]]:
+        """What a client gets for each record of a JSON list.
+
+        Raises:
+            InvalidRecords: see `parse`.
+        """
+        rows = parse(records, self.bundle.state.columns)
+        classes = self.bundle.state.classes
+        answers = [
+            {"probability": probability, "label": classes[probability >= self.threshold]}
+            for probability in self._predict(rows).tolist()
+        ]
+        for name, where in features.unseen(self.bundle.state, rows).items():
+            for row in np.flatnonzero(where):
+                answers[row].setdefault("unseen", []).append(name)
+        return answers
+
+    def _predict(self, rows: pa.Table) -> np.ndarray:
+        """`predict`, where what may be wrong with a row is the client's."""
+        try:
+            return self.predict(rows)
+        except DataError:
+            _refuse_images(rows, self.bundle.state.columns)
+            raise
 
     def replay(self, tolerance: float) -> float:
         """Answers the golden rows anew and returns the largest difference.
@@ -76,7 +108,7 @@ def parse(records: Any, columns: dict[str, ColumnState]) -> pa.Table:
 
     Raises:
         InvalidRecords: 400 where this is no list of objects or an empty one; 422 naming row and field where one is missing,
-            unknown, or of the wrong type.
+            unknown, or of the wrong type. Images are text in base64; whether they can be decoded shows in prediction.
     """
     if not isinstance(records, list) or not records:
         raise InvalidRecords(400, "expected a JSON list with at least one record")
@@ -98,17 +130,29 @@ def _check_fields(row: int, record: Any, columns: dict[str, ColumnState]) -> Non
 
 
 def _column(name: str, column: ColumnState, records: list[dict]) -> pa.Array:
-    values = [record[name] for record in records]
-    if isinstance(column, NumberState):
-        return pa.array([_number(row, name, value) for row, value in enumerate(values)], pa.float64())
-    if isinstance(column, CategoryState):
-        return pa.array([_text(row, name, value) for row, value in enumerate(values)], pa.string())
-    return pa.array([_date(row, name, value) for row, value in enumerate(values)], pa.date32())
+    read, kind = _reading(column)
+    return pa.array(
+        [None if record[name] is None else read(row, name, record[name]) for row, record in enumerate(records)], kind
+    )
 
 
-def _number(row: int, name: str, value: Any) -> float | None:
-    if value is None:
-        return None
+def _reading(column: ColumnState) -> tuple[Callable[[int, str, Any], Any], pa.DataType]:
+    """What checks a field's value, where it is not null, and the type that its column has."""
+    match column:
+        case CategoryState(type="integer") | HashState(type="integer"):
+            return _whole, pa.int64()
+        case CategoryState(type="boolean") | HashState(type="boolean"):
+            return _boolean, pa.bool_()
+        case CategoryState() | HashState() | TextState():
+            return _text, pa.string()
+        case DateState():
+            return _date, pa.date32()
+        case ImageState():
+            return _image, pa.binary()
+    return _number, pa.float64()
+
+
+def _number(row: int, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRecords(422, f"field '{name}': expected a number or null, found {_kind(value)}", row, name)
     try:
@@ -120,19 +164,51 @@ def _number(row: int, name: str, value: Any) -> float | None:
     return number
 
 
-def _text(row: int, name: str, value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
+def _text(row: int, name: str, value: Any) -> str:
+    if not isinstance(value, str):
         raise InvalidRecords(422, f"field '{name}': expected text or null, found {_kind(value)}", row, name)
     return value
 
 
-def _date(row: int, name: str, value: Any) -> datetime.date | None:
-    if value is None:
-        return None
+def _whole(row: int, name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRecords(422, f"field '{name}': expected a whole number or null, found {_kind(value)}", row, name)
+    if not -(2**63) <= value < 2**63:
+        raise InvalidRecords(422, f"field '{name}': expected a whole number of 64 bits", row, name)
+    return value
+
+
+def _boolean(row: int, name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRecords(422, f"field '{name}': expected true, false or null, found {_kind(value)}", row, name)
+    return value
+
+
+def _date(row: int, name: str, value: Any) -> datetime.date:
+    """A date, or the date in UTC of a timestamp, which is in UTC where it does not say its offset."""
     try:
-        return datetime.date.fromisoformat(value)
-    except (TypeError, ValueError):
+        moment = datetime.datetime.fromisoformat(value)
+        return moment.astimezone(datetime.UTC).date() if moment.tzinfo else moment.date()
+    except (TypeError, ValueError, OverflowError):
         raise InvalidRecords(422, f"field '{name}': expected a date such as '2013-11-05' or null", row, name) from None
+
+
+def _image(row: int, name: str, value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (TypeError, ValueError, binascii.Error):
+        raise InvalidRecords(422, f"field '{name}': expected an image file in base64 or null", row, name) from None
+
+
+def _refuse_images(rows: pa.Table, columns: dict[str, ColumnState]) -> None:
+    """Raises InvalidRecords for the first image that cannot be used."""
+    for name, column in columns.items():
+        if isinstance(column, ImageState):
+            for row, data in enumerate(rows[name].to_pylist()):
+                try:
+                    _ = data is None or images.decode(column, data, f"in field '{name}'")
+                except DataError as error:
+                    raise InvalidRecords(422, str(error), row, name) from None
 
 
 def _kind(value: Any) -> str:

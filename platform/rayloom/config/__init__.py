@@ -1,0 +1,24 @@
+"""The pipeline file: `load` reads it, and its sections are plain frozen models.
+
+What is not here: whether columns exist (`etl/check.py`) and whether the cluster has room (`cluster.py`).
+"""
+
+from rayloom.config.base import Name, Resources, Section, Share
+from rayloom.config.etl import (
+    SPLITS,
+    ByHash,
+    ByTime,
+    Conditions,
+    Deduplicate,
+    Etl,
+    ForeignKey,
+    NearDuplicates,
+    Outliers,
+    Rule,
+    Shares,
+    Step,
+)
+from rayloom.config.features import Category, Date, Feature, Features, Number
+from rayloom.config.load import Document, check, load
+from rayloom.config.pipeline import Cluster, Evaluate, Gate, Model, Pipeline, Serve, Storage, Tracking, Train
+from rayloom.config.sources import Csv, Delta, Images, Json, Parquet, Source, Sql, Text

@@ -1,0 +1,103 @@
+"""A whole pipeline file, and its sections that have no file of their own."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rayloom.config.base import Fraction, Name, Resources, Section
+from rayloom.config.etl import Etl
+from rayloom.config.features import Features
+
+
+class Model(Section):
+    """The network. `family` is a name in rayloom.models.FAMILIES or a function as 'package.module:function'."""
+
+    family: str = "tabular"
+    hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field(default=[128, 64], min_length=1)
+    embedding: int = Field(default=8, ge=1, le=4096)
+    dropout: Fraction = 0.2
+
+
+class Train(Section):
+    """The training loop. `batch_size` counts rows over all ranks."""
+
+    launcher: str = "ray"
+    workers: int = Field(default=2, ge=1, le=4096)
+    gpu: bool = False
+    resources: Resources = Field(default={}, description="Ray resources a worker asks for besides its CPU and GPU")
+    epochs: int = Field(default=4, ge=1, le=100_000)
+    batch_size: int = Field(default=1024, ge=1)
+    lr: float = Field(default=2e-3, gt=0, le=10)
+    weight_decay: float = Field(default=1e-2, ge=0)
+    max_failures: int = Field(default=1, ge=0, description="how often a failed group of workers is started again")
+    balance: Literal["none", "class_weights", "weighted_sampling", "down_sampling"] = Field(
+        default="none", description="what is done about classes of different sizes in training; see rayloom.balance"
+    )
+
+
+class Gate(Section):
+    """What a model must reach on the test split to become @champion."""
+
+    metric: Literal["auc", "average_precision", "f1", "accuracy"] = "auc"
+    at_least: float = Field(default=0.5, ge=0, le=1)
+
+
+class Evaluate(Section):
+    baseline: bool = Field(default=True, description="also train scikit-learn's HistGradientBoosting on the same rows")
+    gate: Gate = Gate()
+
+
+class Tracking(Section):
+    """Where MLflow records. A server's credentials belong into MLFLOW_TRACKING_USERNAME and _PASSWORD, never here."""
+
+    uri: str | None = Field(default=None, description="default: MLFLOW_TRACKING_URI, else SQLite below storage.root")
+    experiment: str | None = Field(default=None, description="default: the pipeline's name")
+
+
+class Serve(Section):
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=1, le=65535)
+    replicas: int = Field(default=1, ge=1, le=1000)
+    resources: Resources = Field(default={}, description="Ray resources a replica asks for besides its CPU")
+    max_rows: int = Field(default=10_000, ge=1, description="records in one request")
+    max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
+    check_rows: int = Field(default=250, ge=1, description="test rows sent over HTTP and compared with the offline answers")
+    tolerance: float = Field(default=1e-6, gt=0, description="how far a served probability may be from the offline one")
+
+
+class Storage(Section):
+    root: str | None = Field(default=None, description="folder of datasets, runs and MLflow; default: RAYLOOM_HOME, else here")
+
+    def path(self) -> Path:
+        return Path(self.root or os.environ.get("RAYLOOM_HOME") or ".").resolve()
+
+
+class Cluster(Section):
+    autoscales: bool = Field(
+        default=False, description="nodes come when work asks for them: wait instead of refusing what is not there"
+    )
+
+
+class Pipeline(Section):
+    """A whole pipeline file."""
+
+    name: Name
+    seed: int = Field(default=17, ge=0, lt=2**31)
+    storage: Storage = Storage()
+    cluster: Cluster = Cluster()
+    etl: Etl
+    features: Features
+    model: Model = Model()
+    train: Train = Train()
+    evaluate: Evaluate = Evaluate()
+    tracking: Tracking = Tracking()
+    serve: Serve = Serve()
+
+    @model_validator(mode="after")
+    def _no_feature_from_the_future(self) -> "Pipeline":
+        late = sorted({*self.features.columns} & {*self.features.known_after, self.features.label})
+        if late:
+            raise ValueError(f"features.columns has {', '.join(late)}, known only after the fact; remove it from the features")
+        return self

@@ -161,12 +161,15 @@ class Runs:
 
 @pytest.fixture(scope="session")
 def finished(arguments: list[str], bare_environment: dict[str, str], workspace: Path) -> Runs:
-    """The whole pipeline on the slice, from nothing, again, and interrupted in training, on a machine without Java."""
+    """The whole pipeline on the slice, from nothing, again, and interrupted in training, on a machine without Java.
+
+    The first run takes its rows through memory, the others as they are found, from Parquet.
+    """
     tag = secrets.token_hex(8)
     env = {**bare_environment, "RAYLOOM_TEST_TAG": tag}
     runs = []
-    for _ in range(2):
-        runs.append(run_job("jobs.pipeline", arguments, env, workspace))
+    for more in (["--set", "etl.handoff=memory"], []):
+        runs.append(run_job("jobs.pipeline", [*arguments, *more], env, workspace))
         assert runs[-1].code == 0, runs[-1].output
     runs.append(interrupt_job("jobs.pipeline", arguments, env, workspace, "▸ train"))
     elsewhere = [*arguments, "--set", f"storage.root={workspace}/leaky"]
@@ -186,8 +189,10 @@ class RunningCluster:
 
 
 @pytest.fixture(scope="session")
-def cluster(finished: Runs, workspace: Path) -> Iterator[RunningCluster]:
-    """One cluster for all tests that need one; after `finished`, so that there are never two."""
+def cluster(request: pytest.FixtureRequest, workspace: Path) -> Iterator[RunningCluster]:
+    """One cluster for all tests that need one; after `finished`, where any test needs that, so that there are never two."""
+    if any("finished" in test.fixturenames for test in request.session.items):
+        request.getfixturevalue("finished")
     port, dashboard = free_port(), free_port()
     # A folder of its own, with a short name (socket paths are limited): in Ray's default one, this cluster's address would
     # stay behind, and the user's next `ray.init()` would look for it.

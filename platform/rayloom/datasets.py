@@ -5,7 +5,9 @@ import decimal
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,13 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import ray.data
+from ray.exceptions import RayTaskError
 
-from rayloom import checksum, config, features, statistics, versions
-from rayloom.errors import DataError
+from rayloom import checksum, config, errors, features, statistics, versions
+from rayloom.errors import DataError, RayloomError
 from rayloom.etl.sources import Fetched
 from rayloom.statistics import ColumnStatistics
 from rayloom.versions import FORMAT, Content, Identity, Version
@@ -26,6 +30,9 @@ from rayloom.worker import Arrays
 
 DECIDING = {"sources", "steps", "deduplicate", "rules", "outliers", "splits", "order_by", "time_zone", "partitions"}
 """The keys of the ETL section that decide the rows and their order; the others say what it may cost, or where it must stop."""
+
+MOST_CLASSES = 100
+"""Values of a column above which nobody wants to hear which of them miss a split."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,30 @@ class DatasetVersion(Version):
         if self.memory is not None:
             return _by_block(self.memory, _only_split, name=name)
         return read_split(self.folder, name)
+
+    def encode(self, state: features.FeatureState, name: str) -> "Encoded":
+        """A split as model inputs.
+
+        Raises:
+            DataError: a label is missing or unknown, or not as many rows came as the manifest has.
+        """
+        encoded, rows = encode(state, self.split(name)), self.manifest.splits[name].rows
+        if encoded.rows != rows:
+            raise DataError(f"The {name} split of {self.manifest.id} has {rows:,} rows, and {encoded.rows:,} came; run again.")
+        return encoded
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """What our functions raise in Ray Data's workers, as it was raised: of its type Ray keeps the name alone, in a text."""
+    try:
+        yield
+    except RayTaskError as error:
+        for name, sentence in re.findall(r"^rayloom\.errors\.(\w+): (.+)$", str(error), re.M):
+            kind = getattr(errors, name)
+            if issubclass(kind, RayloomError):
+                raise kind(sentence) from error
+        raise
 
 
 def _by_block(rows: ray.data.Dataset, function: Callable[..., pa.Table | Arrays], **given: Any) -> ray.data.Dataset:
@@ -89,9 +120,10 @@ def get(pipeline: config.Pipeline, version: str) -> DatasetVersion:
     return DatasetVersion(found.folder, found.manifest)
 
 
+@_own_errors()
 def contents(rows: ray.data.Dataset) -> dict[str, Content]:
     """Rows and checksum by split of rows that carry `_split`."""
-    return _total(_by_block(rows, _split_by_split, describe=_sum).iter_rows()).contents
+    return _total(_by_block(rows, _sum_by_split).iter_rows()).contents
 
 
 @dataclass(frozen=True)
@@ -102,39 +134,30 @@ class Described:
     statistics: dict[str, dict[str, ColumnStatistics]]
 
 
+@_own_errors()
 def describe(folder: Path, splits: list[str]) -> Described:
     """Reads a version's Parquet back through Ray Data: contents as `contents` has them, and the columns' statistics.
 
     This process holds one block's summary and one for each split, however many rows there are.
     """
-    files = [str(file) for name in splits for file in sorted((folder / name).glob("*.parquet"))]
-    rows = ray.data.read_parquet(files, include_paths=True)
-    return _total(_by_block(rows, _by_folder, describe=_sum_and_summarize).iter_rows())
-
-
-Describe = Callable[[pa.Table], dict[str, Any]]
+    first, *others = [_by_block(read_split(folder, name), _sum_and_summarize, split=name) for name in splits]
+    return _total(first.union(*others).iter_rows())
 
 
 def _sum(rows: pa.Table) -> dict[str, Any]:
     return {"rows": len(rows), "sum": f"{checksum.total(checksum.row_hashes(rows)):016x}"}
 
 
-def _sum_and_summarize(rows: pa.Table) -> dict[str, Any]:
-    return {**_sum(rows), "summary": orjson.dumps(statistics.summarize(rows))}
+def _sum_and_summarize(rows: pa.Table, split: str) -> pa.Table:
+    """One row: what a block of one split holds."""
+    summary = orjson.dumps(statistics.summarize(rows))
+    return pa.Table.from_pylist([{"split": split, **_sum(rows), "summary": summary}])
 
 
-def _split_by_split(rows: pa.Table, describe: Describe) -> pa.Table:
-    """A row for each split that the block has rows of: its name, and what `describe` says of them."""
+def _sum_by_split(rows: pa.Table) -> pa.Table:
+    """A row for each split that the block has rows of."""
     names = rows["_split"].unique().to_pylist() or [""]
-    return pa.Table.from_pylist([{"split": name, **describe(_only_split(rows, name))} for name in names])
-
-
-def _by_folder(rows: pa.Table, describe: Describe) -> pa.Table:
-    """The same of rows that carry their file's `path`: the name of its folder is the split."""
-    paths = pc.dictionary_encode(rows["path"].combine_chunks())
-    names = pa.array([Path(path).parent.name for path in paths.dictionary.to_pylist()], pa.string())
-    split = names.take(paths.indices)
-    return _split_by_split(rows.drop_columns(["path"]).append_column("_split", split), describe)
+    return pa.Table.from_pylist([{"split": name, **_sum(_only_split(rows, name))} for name in names])
 
 
 def _total(cells: Iterable[dict[str, Any]]) -> Described:
@@ -153,6 +176,19 @@ def _total(cells: Iterable[dict[str, Any]]) -> Described:
     return Described(contents, {split: statistics.finish(summaries[split]) for split in sorted(summaries)})
 
 
+def count_by_split(folder: Path, column: str) -> dict[Any, dict[str, int]]:
+    """Rows by a column's value and split; empty where it has over MOST_CLASSES values, which are no classes."""
+    found: dict[Any, dict[str, int]] = {}
+    for split in config.SPLITS:
+        for block in pads.dataset(sorted((folder / split).glob("*.parquet"))).to_batches(columns=[column]):
+            for cell in pc.value_counts(block[column]).to_pylist():
+                rows = found.setdefault(cell["values"], {})
+                rows[split] = rows.get(split, 0) + cell["counts"]
+            if len(found) > MOST_CLASSES:
+                return {}
+    return found
+
+
 def require_equal(handoff: str, written: dict[str, Content], read: dict[str, Content]) -> None:
     """Holds what Ray Data read against what Spark counted as it wrote.
 
@@ -167,6 +203,7 @@ def require_equal(handoff: str, written: dict[str, Content], read: dict[str, Con
             )
 
 
+@_own_errors()
 def fit_features(spec: config.Features, rows: ray.data.Dataset) -> tuple[features.FeatureState, list[str]]:
     """Feature state of a split, a block at a time: memory holds one block and one summary."""
     parts = _by_block(rows, _summarize, spec=spec).iter_rows()
@@ -211,6 +248,7 @@ class Encoded:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+@_own_errors()
 def encode(state: features.FeatureState, rows: ray.data.Dataset) -> Encoded:
     """A split's model inputs and labels, by the same `features.apply` that serving calls."""
     encoded = _by_block(rows, _encode, state=state).materialize()
@@ -229,6 +267,7 @@ def _length(arrays: Arrays) -> int:
     return len(next(iter(arrays.values()))) if arrays else 0
 
 
+@_own_errors()
 def predict(bundle_folder: Path, rows: ray.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Labels and probabilities, float32 (n,) each, of all rows in order, by a bundle's predictor in Ray Data's workers."""
     answered = _by_block(rows, _predict, folder=bundle_folder)

@@ -19,11 +19,19 @@ from rayloom.etl.sources import Opened
 
 @dataclass
 class Stage:
-    """A part of a run: how long it took, and whether an earlier run's result was found instead of made again."""
+    """A part of a run: how long it and its parts took, and whether an earlier run's result was found instead of made again."""
 
     name: str
     seconds: float = 0.0
     cached: bool = False
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Times a part of the stage, for the summary."""
+        began = time.perf_counter()
+        yield
+        self.parts[name] = round(time.perf_counter() - began, 2)
 
 
 @dataclass
@@ -64,7 +72,7 @@ class Run:
 
     def write_summary(self) -> Path:
         """Writes the summary in one rename and points `latest` at this run."""
-        stages = [{"name": stage.name, "seconds": stage.seconds, "cached": stage.cached} for stage in self.stages]
+        stages = [vars(stage) for stage in self.stages]
         path = self.folder / "summary.json"
         staged = path.with_suffix(f".{os.getpid()}")
         staged.write_text(json.dumps({"run": self.id, **self.summary, "stages": stages}, indent=2))
@@ -98,9 +106,16 @@ def screen(run: Run, path: Path) -> str:
     lines = ["", f"Run {run.id}", ""]
     lines += [text for key, section in run.summary.items() if (text := _section(key, section))]
     lines += ["", "  stage        seconds"]
-    lines += [f"  {stage.name:<12} {stage.seconds:7.1f}{'  cached' if stage.cached else ''}" for stage in run.stages]
+    lines += [f"  {stage.name:<12} {stage.seconds:7.1f}{_remark(stage)}" for stage in run.stages]
     lines += [f"  {'total':<12} {sum(stage.seconds for stage in run.stages):7.1f}", "", f"  {path}"]
     return "\n".join(lines)
+
+
+def _remark(stage: Stage) -> str:
+    if stage.cached:
+        return "  cached"
+    parts = [f"{name} {seconds:.1f}" for name, seconds in stage.parts.items() if seconds >= 0.05]
+    return f"  ({', '.join(parts)})" if parts else ""
 
 
 def _section(key: str, section: Any) -> str:

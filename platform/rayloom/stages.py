@@ -5,6 +5,7 @@ Each says what it does, records its seconds, and adds its figures to the run's s
 
 import logging
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +21,7 @@ from rayloom.datasets import DatasetVersion
 from rayloom.errors import ServingError
 from rayloom.etl import sources
 from rayloom.etl.sources import Fetched
-from rayloom.runs import Run, say
+from rayloom.runs import Run, Stage, say
 from rayloom.tracking import ModelVersion
 from rayloom.versions import Identity, Manifest
 
@@ -52,11 +53,12 @@ def etl(run: Run, parent: str | None = None) -> DatasetVersion:
     root = versions.folder_of(run.pipeline, "").parent
     root.mkdir(parents=True, exist_ok=True)
     with run.stage("etl") as stage, TemporaryDirectory(prefix=".rayloom-etl-", dir=root) as scratch:
-        fetched = {name: sources.fetch(opened, Path(scratch)) for name, opened in run.files.items()}
+        with stage.part("fetch"):
+            fetched = {name: sources.fetch(opened, Path(scratch)) for name, opened in run.files.items()}
         identity = datasets.identify(run.pipeline, fetched)
         found = datasets.find(versions.folder_of(run.pipeline, identity.id))
         stage.cached = found is not None
-        dataset = found or _build(run, identity, fetched, parent)
+        dataset = found or _build(run, stage, identity, fetched, parent)
         for note in dataset.manifest.notes:
             say(f"  note: {note}")
         say(f"  {dataset.manifest.balance}")
@@ -64,30 +66,48 @@ def etl(run: Run, parent: str | None = None) -> DatasetVersion:
         return dataset
 
 
-def _build(run: Run, identity: Identity, fetched: dict[str, Fetched], parent: str | None) -> DatasetVersion:
+def _build(run: Run, stage: Stage, identity: Identity, fetched: dict[str, Fetched], parent: str | None) -> DatasetVersion:
     # Spark and RayDP take seconds to import: a run that finds its dataset version does without them.
     from rayloom.etl import build, handoff, session
 
     etl, folder = run.pipeline.etl, versions.folder_of(run.pipeline, identity.id)
-    with versions.staging(folder) as place:
+    with versions.staging(folder) as place, ExitStack() as life:
         cores = session.executor_cores(run.pipeline)
         say(f"  Spark on Ray: {etl.executors} executors of {cores} CPU and {etl.executor_memory}")
-        with session.spark_session(run.pipeline, f"rayloom-{run.id}", run.folder / "spark-driver.log") as spark:
+        with stage.part("spark start"):
+            spark = life.enter_context(
+                session.spark_session(run.pipeline, f"rayloom-{run.id}", run.folder / "spark-driver.log")
+            )
+        with stage.part("build"):
             built = build.build(spark, run.pipeline, fetched, place)
+        with stage.part("hand-off"):
             memory = handoff.from_spark(handoff.rows(spark, place)) if etl.handoff == "memory" else None
+        with stage.part("spark stop"):
+            life.close()
         say("  Spark stopped; reading the rows back and comparing them with what Spark counted")
-        described = datasets.describe(place, list(built.splits))
+        with stage.part("read back"):
+            described = datasets.describe(place, list(built.splits))
         datasets.require_equal("Parquet", built.splits, described.contents)
         if memory is not None:
             datasets.require_equal("memory", built.splits, datasets.contents(memory))
         manifest = Manifest(
             **vars(identity), name=run.pipeline.name, format=versions.FORMAT, parent=parent, columns=built.columns,
             rows_in=built.rows_in, rejected=built.rejected, deduplicated=built.deduplicated, warned=built.warned,
-            clipped=built.clipped, sources=built.sources, notes=built.notes, patch=built.patch,
+            clipped=built.clipped, sources=built.sources, notes=built.notes + _rare(run.pipeline, place), patch=built.patch,
             splits=described.contents, statistics=described.statistics,
         )  # fmt: skip
         versions.commit(place, folder, manifest)
     return DatasetVersion(folder, manifest, memory)
+
+
+def _rare(pipeline: config.Pipeline, folder: Path) -> list[str]:
+    """A sentence for each class, and for each value of the splits' stratum, that misses a split."""
+    from rayloom.etl import splits
+
+    columns = [pipeline.features.label]
+    if isinstance(pipeline.etl.splits, config.ByHash) and pipeline.etl.splits.stratum:
+        columns.append(pipeline.etl.splits.stratum)
+    return [note for one in dict.fromkeys(columns) for note in splits.rare(datasets.count_by_split(folder, one), one)]
 
 
 def _summarize_dataset(run: Run, manifest: Manifest) -> None:
@@ -121,7 +141,7 @@ def train(run: Run, dataset: DatasetVersion) -> Trained:
         models.require(pipeline.model, state)
         for warning in warnings:
             say(f"  warning: {warning}")
-        splits = {name: datasets.encode(state, dataset.split(name)) for name in ("train", "validation")}
+        splits = {name: dataset.encode(state, name) for name in ("train", "validation")}
         _refuse_leaks(pipeline, state, splits["train"])
         raw = datasets.first_rows(dataset.split("validation"), training.GOLDEN_ROWS, list(state.columns))
     with run.stage("train"):
@@ -193,8 +213,8 @@ def evaluate(run: Run, dataset: DatasetVersion, trained: Trained) -> np.ndarray:
 
 def _baseline(run: Run, dataset: DatasetVersion, trained: Trained) -> float:
     state = trained.bundle.state
-    train = trained.inputs or datasets.encode(state, dataset.split("train"))
-    test = datasets.encode(state, dataset.split("test"))
+    train = trained.inputs or dataset.encode(state, "train")
+    test = dataset.encode(state, "test")
     return evaluation.baseline_auc(train.read(0, train.rows), test.read(0, test.rows), run.pipeline.seed)
 
 

@@ -1,19 +1,22 @@
 """A dataset version is whole or does not exist, whatever ended the process that built it, and its counts add up.
 
-Only the last test needs a cluster.
+The last tests read rows through Ray Data.
 """
 
 import os
 import subprocess
 import sys
+import uuid
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import ray.data
 from pydantic import ValidationError
 
-from rayloom import checksum, datasets, statistics, versions
+from rayloom import checksum, config, datasets, features, statistics, versions
 from rayloom.errors import DataError, RegistryError
 
 
@@ -127,8 +130,9 @@ def test_a_replay_knows_the_versions_before_it(folder, manifest):
 
 def test_contents_and_statistics_come_from_one_pass_over_the_parquet(joined, tmp_path):
     splits = {
-        "train": pa.table({"x": pa.array([1, 2, None] * 40), "text": ["a", "b", None] * 40}),
-        "test": pa.table({"x": pa.array([5]), "text": ["c"]}),
+        # `path` is also what Ray Data calls a file's place, where it is asked for it.
+        "train": pa.table({"x": pa.array([1, 2, None] * 40), "path": ["a", "b", None] * 40}),
+        "test": pa.table({"x": pa.array([5]), "path": ["c"]}),
     }
     for split, rows in splits.items():
         (tmp_path / split).mkdir()
@@ -139,3 +143,53 @@ def test_contents_and_statistics_come_from_one_pass_over_the_parquet(joined, tmp
         assert found.contents[split].rows == len(rows)
         assert found.contents[split].checksum == f"{checksum.total(checksum.row_hashes(rows)):016x}"
         assert found.statistics[split] == statistics.finish(statistics.summarize(rows))
+
+
+SPEC = config.Features.model_validate(
+    {"label": "big", "columns": {"shade": {"kind": "category", "min_count": 1}, "size": {"kind": "number"}}}
+)
+
+
+def shades(labels: list, last: str = "green") -> pa.Table:
+    """Rows whose last one alone has the shade `last`."""
+    size = len(labels)
+    return pa.table({"shade": ["red", "blue"] * (size // 2) + [last] * (size % 2), "size": [0.1] * size, "big": labels})
+
+
+def cut(rows: pa.Table, edges: list[int]) -> ray.data.Dataset:
+    return ray.data.from_arrow([rows.slice(start, end - start) for start, end in pairwise([0, *edges, len(rows)])])
+
+
+@pytest.mark.parametrize("edges", [[], [100], [1, 2, 3, 50], [100, 100]], ids=str)
+def test_input_5_a_category_of_one_partition_is_in_every_vocabulary(joined, edges):
+    state, warnings = datasets.fit_features(SPEC, cut(shades([0] * 50 + [1] * 51), edges))
+    assert state.columns["shade"].values == ["blue", "green", "red"]
+    assert (state, warnings) == features.fit(SPEC, features.summarize(SPEC, shades([0] * 50 + [1] * 51)))
+
+
+def test_input_8_identifiers_and_free_text_as_categories_are_refused_by_name(joined):
+    columns = {
+        "note": [f"Dear all, this is note {n}." for n in range(1100)],
+        "uid": [str(uuid.UUID(int=n)) for n in range(1100)],
+    }
+    rows = pa.table({**columns, "big": [0, 1] * 550})
+    for name in columns:
+        spec = config.Features.model_validate({"label": "big", "columns": {name: {"kind": "category"}}})
+        with pytest.raises(DataError, match=f"The feature '{name}' has 1,100 different values .*: it is no category"):
+            datasets.fit_features(spec, cut(rows, [500]))
+
+
+@pytest.mark.parametrize("label", [None, 7])
+def test_an_error_of_ours_in_ray_datas_workers_keeps_its_type_and_sentence(joined, label):
+    state, _ = features.fit(SPEC, features.summarize(SPEC, shades([0, 1, 1])))
+    with pytest.raises(DataError) as caught:
+        datasets.encode(state, cut(shades([0, 1, label]), [2]))
+    assert str(caught.value).startswith("The label 'big'") and "\n" not in str(caught.value)
+
+
+def test_rows_that_were_lost_since_the_commit_are_noticed(joined, folder, manifest):
+    build(folder, manifest)
+    pq.write_table(shades([0, 1, 1]), folder / "train" / "part-0.parquet")
+    state, _ = features.fit(SPEC, features.summarize(SPEC, shades([0, 1, 1])))
+    with pytest.raises(DataError, match="The train split of abc has 2 rows, and 3 came"):
+        datasets.find(folder).encode(state, "train")

@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 from mlflow import MlflowClient
 
+from rayloom import quarantine, versions
+
 SPLIT_OF_MONTH = {**{str(month): "train" for month in range(1, 10)}, "10": "validation", "11": "test", "12": "test"}
 
 
@@ -117,10 +119,8 @@ def test_token_is_in_no_output(finished):
 
 
 def test_quarantine_holds_each_rejected_flight_with_its_rule(finished, workspace):
-    import pyarrow.parquet as pq
-
     dataset = finished.first.summary["dataset"]
-    files = sorted((workspace / "datasets" / "flights" / dataset["id"] / "quarantine").glob("*.parquet"))
-    rows = [row for file in files for row in pq.read_table(file, columns=["_rule", "arr_delay", "tailnum"]).to_pylist()]
+    version = versions.find(workspace / "datasets" / "flights" / dataset["id"])
+    rows = quarantine.rows(version, 10_000)
     assert len(rows) == dataset["rejected"]
-    assert {(row["_rule"], row["arr_delay"]) for row in rows} == {("has_arrival_delay", None)}
+    assert {(row.source, row.rule, row.raw["arr_delay"]) for row in rows} == {("joined", "has_arrival_delay", None)}

@@ -191,4 +191,4 @@ def test_a_column_of_nulls_alone_has_a_sum(kind):
 def test_the_sum_is_the_same_in_every_process():
     """Ray's workers, each with a hash seed of its own, add up one sum."""
     rows = pa.table({"a": ["x", None], "b": [1, 2], "c": [0.5, -1.0], "d": pa.array([DAY, None])})
-    assert f"{sum_of(rows):016x}" == "c9f5defdb10d66a6"
+    assert f"{sum_of(rows):016x}" == "63e5ce4434f4b777"

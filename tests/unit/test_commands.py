@@ -132,11 +132,21 @@ def test_a_version_is_shown_on_a_screen(rayloom, make):
     shown = rayloom("data", "show", "aa")
     assert "6 in = 4 accepted + 1 rejected + 1 deduplicated" in shown
     assert "raw  sha256 abababab  6 rows  uncastable size: text 2" in shown
-    assert "shade in train       red 100 %" in shown
+    assert re.search(r"classes     shade  train +validation +test *\n +red +2  100 % +0 +0 % +1  100 %\n +blue +0 ", shown)
     assert "The class 'green' has no row in test." in shown
     assert "size          double      0 %     2        0.5  1.5     1.5  2.5" in shown
     assert "shade         string      0 %  1 values: red 100 %" in shown
     assert max(map(len, shown.splitlines()[2:])) <= 100
+
+
+def test_classes_beyond_the_most_frequent_are_shown_as_others(rayloom, make):
+    label = pa.array([str(n) for n in range(11)] + ["9"])  # twelve rows: ten classes, the commonest first, and another
+    rows = pa.table({"id": pa.array(range(12), pa.int32()), "size": [1.0] * 12, "shade": label})
+    stats = {split: statistics.finish(statistics.summarize(rows)) for split in SPLITS}
+    make("aaa1", statistics=stats)
+    shown = rayloom("data", "show", "aaa1")
+    assert re.search(r"shade +train +validation +test *\n +9 +2  16.7 %  ", shown)
+    assert re.search(r"\n +others +1 +8.3 %  ", shown)
 
 
 def test_the_newest_version_is_shown_by_default(rayloom, make):

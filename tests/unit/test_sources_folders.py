@@ -64,14 +64,25 @@ def test_another_encoding(tmp_path, raw):
     assert rows(tmp_path, path=raw({"a/1.txt": b"gr\xf6\xdfe"}), kind="text", encoding="latin-1")[0][2] == "größe"
 
 
+def test_of_several_encodings_the_first_that_decodes_the_whole_file_counts(tmp_path, raw):
+    folder = raw({"a/1.txt": "größe".encode(), "a/2.txt": b"gr\xf6\xdfe"})
+    assert [row[2] for row in rows(tmp_path, path=folder, kind="text", encoding=["utf-8", "cp1252"])] == ["größe", "größe"]
+
+
+def test_bytes_of_none_of_several_encodings_are_refused_with_each(tmp_path, raw):
+    said = refusal(tmp_path, path=raw({"a/1.txt": b"\xe9 \x81"}), kind="text", encoding=["utf-8", "cp1252"])
+    assert "byte 0 (0xe9) is not utf-8 text, byte 2 (0x81) is not cp1252 text; convert" in said
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "UTF8"])
 def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path, raw, encoding):
     assert rows(tmp_path, path=raw({"a/1.txt": b"\xef\xbb\xbfx"}), kind="text", encoding=encoding)[0][2] == "x"
 
 
-def test_an_unknown_encoding_is_refused(tmp_path, raw):
+@pytest.mark.parametrize("encoding", ["utf-9", ["utf-8", "utf-9"]], ids=["alone", "in a list"])
+def test_an_unknown_encoding_is_refused(tmp_path, raw, encoding):
     with pytest.raises(ValueError, match="there is no text encoding 'utf-9'"):
-        rows(tmp_path, path=raw(TEXTS), kind="text", encoding="utf-9")
+        rows(tmp_path, path=raw(TEXTS), kind="text", encoding=encoding)
 
 
 def test_columns_do_not_go_with_a_folder(tmp_path, raw):

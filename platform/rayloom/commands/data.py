@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rayloom import comparison, config, versions
@@ -60,7 +61,7 @@ def list_versions(parsed: argparse.Namespace) -> None:
         whose = "any pipeline" if parsed.all else pipeline.name
         print(f"No dataset version of {whose} in {pipeline.storage.path()}; run jobs.etl.")
         return
-    splits = list(dict.fromkeys(split for version in found for split in version.manifest.splits))
+    splits = _in_order({split for version in found for split in version.manifest.splits})
     rows = [["pipeline", "id", "made (UTC)", *splits, "rejected", "size"]]
     rows += [_line(version, splits) for version in found]
     print("\n".join(table(rows, right=range(3, len(rows[0])))))
@@ -110,11 +111,18 @@ def require_split(of: Manifest, split: str) -> None:
         raise DataError(f"Version {of.id} has no split '{split}'{hint(split, of.splits)}")
 
 
+def _in_order(splits: Iterable[str]) -> list[str]:
+    """Names of splits: train, validation, test, and any other after them."""
+    return sorted(
+        splits, key=lambda split: (config.SPLITS.index(split) if split in config.SPLITS else len(config.SPLITS), split)
+    )
+
+
 def _counts(of: Manifest) -> list[str]:
     patch = [f"{of.patch.matched:,} of {of.patch.lines:,} corrections met a row"] if of.patch else []
     return [
         *section("rows", [of.balance]),
-        *section("splits", counts({split: content.rows for split, content in of.splits.items()})),
+        *section("splits", counts({split: of.splits[split].rows for split in _in_order(of.splits)})),
         *section("rejected", counts(of.rejected)),
         *section("dropped", counts(of.deduplicated)),
         *section("warned", counts(of.warned)),
@@ -143,12 +151,30 @@ def _set_aside(read: versions.SourceCounts) -> str:
 
 
 def _label(of: Manifest, pipeline: config.Pipeline) -> list[str]:
-    """Shares of the label's values by split, where the pipeline file is this version's."""
+    """A line for each class with its rows and their share by split, where the pipeline file is this version's."""
     name = pipeline.features.label
-    if of.name != pipeline.name or not all(name in columns for columns in of.statistics.values()):
+    labels = {split: of.statistics[split][name] for split in _in_order(of.statistics) if name in of.statistics[split]}
+    classes = {split: label.top for split, label in labels.items() if isinstance(label, Numbers | Texts) and label.top}
+    if of.name != pipeline.name or not classes or len(classes) < len(of.statistics):
         return []
-    rows = [[f"{name} in {split}", _top(columns[name], WIDTH - 40)] for split, columns in of.statistics.items()]
-    return titled("label", table(rows))
+    others = {split: label.rows - label.missing - sum(classes[split].values()) for split, label in labels.items()}
+    rows = [[shorten(name, 24), *(cell for split in classes for cell in (split, ""))]]
+    for value in dict.fromkeys(value for top in classes.values() for value in top):
+        counted = {split: top.get(value, None if others[split] else 0) for split, top in classes.items()}
+        rows.append([shorten(value, 24), *_cells(counted, labels)])
+    if any(others.values()):
+        rows.append(["others", *_cells(others, labels)])
+    return titled("classes", table(rows, right=range(1, len(rows[0]))))
+
+
+def _cells(counted: Mapping[str, int | None], labels: dict[str, ColumnStatistics]) -> list[str]:
+    """A class's rows and share in each split; empty where it is one of those that were not kept apart."""
+    present = {split: label.rows - label.missing for split, label in labels.items()}
+    return [
+        cell
+        for split, rows in counted.items()
+        for cell in (("", "") if rows is None else (f"{rows:,}", share(rows / present[split])))
+    ]
 
 
 def _top(of: ColumnStatistics, width: int) -> str:
@@ -168,7 +194,7 @@ def _statistics(of: Manifest, split: str) -> list[str]:
     """A line for each column: figures under headings for numbers, what fits in their place for others."""
     statistics = of.statistics.get(split, {})
     figures = {name: _figures(column) for name, column in statistics.items() if isinstance(column, Numbers)}
-    headings = ["mean", "deviation", "min", "median", "max"]
+    headings = ["mean", "deviation", "min", "median", "max"] if figures else []
     heads = [[f"{split} column", "type", "missing"]]
     heads += [
         [shorten(name, 20), shorten(of.columns.get(name, ""), 12), share(column.missing / column.rows if column.rows else 0.0)]
@@ -177,7 +203,7 @@ def _statistics(of: Manifest, split: str) -> list[str]:
     left = table(heads, right=[2])
     right = iter(table([headings, *figures.values()], right=range(5)))
     width = max(map(len, left)) + 2
-    lines = [left[0].ljust(width) + next(right)]
+    lines = [(left[0].ljust(width) + next(right)).rstrip()]
     for (name, column), line in zip(statistics.items(), left[1:], strict=True):
         lines.append((line.ljust(width) + (next(right) if name in figures else _described(column, WIDTH - width))).rstrip())
     return lines
@@ -194,7 +220,8 @@ def _described(of: ColumnStatistics, width: int) -> str:
         case Texts():
             start = f"{'about ' if of.estimated else ''}{of.distinct:,} values: "
             text = start + _top(of, width - len(start)) if of.top and len(of.top) else start.rstrip(": ")
-            lengths = f", {of.shortest} to {of.longest} characters, mean {of.mean_length:.0f}"
+            between = f"{of.shortest:,} to {of.longest:,}" if of.shortest != of.longest else f"{of.longest:,}"
+            lengths = f", {between} characters, mean {of.mean_length:,.0f}"
             every_one_differs = of.distinct > (of.rows - of.missing) / 2 or not of.top
             return (start.rstrip(": ") + lengths)[:width] if every_one_differs else text
         case Times():

@@ -248,6 +248,20 @@ def _require_zone(zone: str) -> str:
 
 TimeZone = Annotated[str, AfterValidator(_require_zone)]
 
+LEAST_MEMORY = 512
+"""MiB of the smallest executor: Spark keeps 300 for itself and refuses to start below 450, which a JVM has of 512."""
+
+
+def _require_memory(memory: str) -> str:
+    if memory.endswith("m") and int(memory[:-1]) < LEAST_MEMORY:
+        raise ValueError(
+            f"executor_memory: {memory} is too little for Spark, which keeps 300m of it; write {LEAST_MEMORY}m or more"
+        )
+    return memory
+
+
+Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]*[mg]$"), AfterValidator(_require_memory)]
+
 RESERVED = ("uncastable", "outlier_", "duplicate_")
 """Names, and beginnings of names, under which rows are set aside by no rule."""
 
@@ -268,7 +282,7 @@ class Etl(Section):
     handoff: Literal["parquet", "memory"] = Field(default="parquet", description="how the rows of a new version reach Ray Data")
     executors: int = Field(default=1, ge=1, le=1000)
     executor_cores: int | None = Field(default=None, ge=1, le=256, description="default: what the cluster has, up to 4")
-    executor_memory: str = Field(default="1g", pattern=r"^[1-9][0-9]*[mg]$")
+    executor_memory: Memory = "1g"
     partitions: int = Field(default=4, ge=1, le=100_000, description="Spark's shuffle partitions")
     resources: Resources = Field(default={}, description="Ray resources an executor asks for besides its CPUs")
 

@@ -85,17 +85,21 @@ class Text(_Folder):
 
     kind: Literal["text"] = "text"
     pattern: str = Field(default="*.txt", description="names of the files")
-    encoding: str = Field(default="utf-8", description="as Python names it; bytes that it cannot decode end the build")
+    encoding: str | Annotated[list[str], Field(min_length=1)] = Field(
+        default="utf-8",
+        description="as Python names it; of several, the first that can decode a file as a whole. Other bytes end the build",
+    )
 
     @field_validator("encoding")
     @classmethod
-    def _known(cls, encoding: str) -> str:
-        try:
-            "x".encode(encoding)
-        except LookupError:
-            raise ValueError(
-                f"there is no text encoding '{encoding}'; name one as Python does: utf-8, latin-1, cp1252"
-            ) from None
+    def _known(cls, encoding: str | list[str]) -> str | list[str]:
+        for one in [encoding] if isinstance(encoding, str) else encoding:
+            try:
+                "x".encode(one)
+            except LookupError:
+                raise ValueError(
+                    f"there is no text encoding '{one}'; name one as Python does: utf-8, latin-1, cp1252"
+                ) from None
         return encoding
 
 

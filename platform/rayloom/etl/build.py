@@ -8,6 +8,7 @@ Nothing model-facing happens here: no encoding, no scaling.
 """
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,11 +77,16 @@ def build(spark: SparkSession, pipeline: config.Pipeline, fetched: dict[str, Fet
         counted = {name: open_view(one, raw[name], folder) for name, one in fetched.items()}
         rows = patches.apply(run_steps(spark, etl), etl.rows, patch)
         placed = place(spark, rows, etl)
-        seen = write(placed, etl, folder)
+        # Promises are checked while rows are written: what they cost is mostly waiting. Both end before anything is committed.
+        with ThreadPoolExecutor() as others:
+            promises = [others.submit(check_promises, spark, step, count=step is not etl.steps[-1]) for step in etl.steps]
+            seen = write(placed, etl, folder)
+            for promise in promises:
+                promise.result()
         if etl.steps:
-            check_promises(spark, etl.steps[-1], seen["rows"])
+            require_rows(spark, etl.steps[-1], seen["rows"])
         columns = {name: placed.rows.schema[name].dataType.simpleString() for name in placed.values}
-        built = _count(columns, seen, counted, patches.count(patch, {**raw, etl.rows: rows}))
+        built = _count(columns, seen, counted, patches.count(patch, {**raw, etl.rows: rows}), placed.notes)
         _write_quarantine(spark, etl.rows, folder)
         rules.judge(etl, built.rows_in, built.rejected)
         return built
@@ -120,41 +126,47 @@ def _append(rows: DataFrame, source: str, rule: Column, row: Column, raw: Column
 
 
 def run_steps(spark: SparkSession, etl: config.Etl) -> DataFrame:
-    """Makes each step a view, and checks what the steps before the last promise; returns the last step's rows.
-
-    What the last one promises is checked after the job that writes its rows, and counts them.
-    """
+    """Makes each step a view; returns the last step's rows."""
     for step in etl.steps:
         frame = spark.sql(step.sql)
         if step is not etl.steps[-1] and (step.keeps or step.unique):
             frame = frame.persist()
         frame.createOrReplaceTempView(f"`{step.name}`")
-        if step is not etl.steps[-1]:
-            check_promises(spark, step, frame.count() if step.keeps else 0)
     return spark.table(f"`{etl.rows}`")
 
 
-def check_promises(spark: SparkSession, step: config.Step, rows: int) -> None:
+def check_promises(spark: SparkSession, step: config.Step, count: bool) -> None:
     """Holds a step's rows against its promises.
+
+    Args:
+        count: whether their number, too; the last step's rows are counted as they are written.
 
     Raises:
         DataError: it has other than the promised number of rows, or a key twice.
     """
-    if step.keeps:
-        expected = spark.table(f"`{step.keeps}`").count()
-        if rows != expected:
-            change = f"adds {rows - expected:,}" if rows > expected else f"loses {expected - rows:,}"
-            raise DataError(
-                f"etl.steps ({step.name}): {rows:,} rows, but it promises to keep the {expected:,} rows of '{step.keeps}': it "
-                f"{change}. A join on keys that are not unique adds rows, an inner join loses them: make the right side unique "
-                f"and join LEFT."
-            )
+    table = spark.table(f"`{step.name}`")
+    if step.keeps and count:
+        require_rows(spark, step, table.count())
     if step.unique:
         keys = [F.col(quoted(name)) for name in step.unique]
-        twice = spark.table(f"`{step.name}`").groupBy(*keys).count().filter("count > 1").orderBy(*keys).limit(1).collect()
+        twice = table.groupBy(*keys).count().filter("count > 1").orderBy(*keys).limit(1).collect()
         if twice:
             key = ", ".join(f"{name}={twice[0][name]}" for name in step.unique)
             raise DataError(f"etl.steps ({step.name}): {key} occurs {twice[0]['count']} times, but the step promises it once.")
+
+
+def require_rows(spark: SparkSession, step: config.Step, rows: int) -> None:
+    """Raises DataError where a step has not the number of rows that it promises to keep."""
+    if not step.keeps:
+        return
+    expected = spark.table(f"`{step.keeps}`").count()
+    if rows != expected:
+        change = f"adds {rows - expected:,}" if rows > expected else f"loses {expected - rows:,}"
+        raise DataError(
+            f"etl.steps ({step.name}): {rows:,} rows, but it promises to keep the {expected:,} rows of '{step.keeps}': it "
+            f"{change}. A join on keys that are not unique adds rows, an inner join loses them: make the right side unique "
+            f"and join LEFT."
+        )
 
 
 def write(placed: Placed, etl: config.Etl, folder: Path) -> dict[str, int]:
@@ -191,7 +203,9 @@ def _refuse_other_places(folder: Path) -> None:
             raise DataError(f"etl.splits: {rows:,} accepted rows are {where}; each row must fulfil one condition.")
 
 
-def _count(columns: dict[str, str], seen: dict[str, int], counted: dict[str, SourceCounts], patch: PatchCounts | None) -> Built:
+def _count(
+    columns: dict[str, str], seen: dict[str, int], counted: dict[str, SourceCounts], patch: PatchCounts | None, notes: list[str]
+) -> Built:  # fmt: skip
     def of(prefix: str) -> dict[str, int]:
         return {name.removeprefix(prefix): value for name, value in seen.items() if name.startswith(prefix)}
 
@@ -203,7 +217,7 @@ def _count(columns: dict[str, str], seen: dict[str, int], counted: dict[str, Sou
     return Built(
         columns=columns, rows_in=seen["rows"] + set_aside, splits=contents, rejected=rejected,
         deduplicated=of(f"rows {DUPLICATE}"), warned=of("warned "), clipped=of("clipped "), sources=counted, patch=patch,
-        notes=[],
+        notes=notes,
     )  # fmt: skip
 
 

@@ -28,11 +28,13 @@ class Placed:
         values: names of the columns to write.
         counts: aggregates by name: 'rows', for each place that is known 'rows PLACE', 'hash SPLIT', 'warned RULE', and
             'clipped COLUMN'.
+        notes: what a user should know, a sentence each.
     """
 
     rows: DataFrame
     values: list[str]
     counts: dict[str, Column]
+    notes: list[str]
 
 
 def place(spark: SparkSession, rows: DataFrame, etl: config.Etl) -> Placed:
@@ -53,7 +55,8 @@ def place(spark: SparkSession, rows: DataFrame, etl: config.Etl) -> Placed:
         **_counts(etl),
         **{f"clipped {one.settings.column}": _sum(F.col(name) & _accepted()) for name, one in clips.items()},
     }
-    return Placed(clipped.select(*map(quoted, kept), hashed), values, counts)
+    notes = [one.note for one in bounds if one.note]
+    return Placed(clipped.select(*map(quoted, kept), hashed), values, counts, notes)
 
 
 def _place(corrected: bool) -> Column:

@@ -12,7 +12,7 @@ from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, Sc
 
 from rayloom import cluster, config, training
 from rayloom.datasets import Encoded
-from rayloom.errors import TrainingError
+from rayloom.errors import DataError, TrainingError
 from rayloom.features import FeatureState
 from rayloom.launchers.result import Result
 from rayloom.worker import Shard, Worker, bounds
@@ -38,10 +38,12 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
         run: the run's id; checkpoints go to <root>/runs/<run>/checkpoints.
 
     Raises:
+        DataError: a split has fewer rows than there are workers.
         ResourceError: the cluster has no room for the workers.
         TrainingError: a worker failed more often than `train.max_failures`; the sentence names the rank and its error.
     """
     settings = pipeline.train
+    require_rows({name: encoded.rows for name, encoded in splits.items()}, settings.workers)
     require_room(pipeline)
     storage = pipeline.storage.path() / "runs" / run
     trainer = ray.train.torch.TorchTrainer(
@@ -63,6 +65,13 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
     except ray.train.TrainingFailedError as error:
         raise TrainingError(f"Training failed: {_cause(error)}. The workers' logs lie in the Ray session's folder.") from error
     return _result(result)
+
+
+def require_rows(rows: dict[str, int], workers: int) -> None:
+    """Raises DataError where a split has fewer rows than there are workers: said here, it costs no start of workers."""
+    for name, count in rows.items():
+        if count < workers:
+            raise DataError(f"The {name} split has {count} rows for {workers} workers; lower train.workers.")
 
 
 @contextmanager

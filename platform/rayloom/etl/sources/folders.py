@@ -84,18 +84,19 @@ def _bytes(file: File) -> bytes:
         return source.read()
 
 
-def _text(encoding: str) -> Callable[[File, bytes], str]:
+def _text(encoding: str | list[str]) -> Callable[[File, bytes], str]:
+    names = [encoding] if isinstance(encoding, str) else encoding
     # A byte order mark is no part of a UTF-8 text.
-    codec = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+    readers = {name: "utf-8-sig" if codecs.lookup(name).name == "utf-8" else name for name in names}
 
     def decode(file: File, data: bytes) -> str:
-        try:
-            return data.decode(codec)
-        except UnicodeDecodeError as error:
-            raise SourceError(
-                f"{file.shown}: byte {error.start} (0x{data[error.start]:02x}) is not {encoding} text; convert the file, "
-                f"or say by `encoding` what it is."
-            ) from None
+        wrong: list[str] = []
+        for name, codec in readers.items():
+            try:
+                return data.decode(codec)
+            except UnicodeDecodeError as error:
+                wrong.append(f"byte {error.start} (0x{data[error.start]:02x}) is not {name} text")
+        raise SourceError(f"{file.shown}: {', '.join(wrong)}; convert the file, or say by `encoding` what it is.")
 
     return decode
 

@@ -1,0 +1,78 @@
+"""One Spark session for all contract tests: on the tests' cluster of 2 CPUs it takes one, and leaves one to Ray Data."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from rayloom import cluster, config, runs, stages
+from rayloom.datasets import DatasetVersion
+from rayloom.etl import session
+from rayloom.etl.check import check
+from tests.unit.conftest import merged
+
+TOY = {
+    "name": "toy",
+    "etl": {
+        "sources": {"raw": {"path": "raw.csv", "columns": "id INT, size DOUBLE, shade STRING, big INT"}},
+        "splits": {"train": "id % 5 < 3", "validation": "id % 5 = 3", "test": "id % 5 = 4"},
+        "order_by": ["id"],
+        "partitions": 2,
+    },
+    "features": {"label": "big", "columns": {"size": {"kind": "number"}, "shade": {"kind": "category", "min_count": 1}}},
+}
+
+
+@pytest.fixture(scope="package")
+def pipeline(arguments: list[str]) -> config.Pipeline:
+    """The flights pipeline, with one executor of one core."""
+    return config.load(arguments[1::2], ["etl.executors=1", "etl.executor_cores=1"])
+
+
+@pytest.fixture(scope="package")
+def spark(joined: None, pipeline: config.Pipeline, workspace: Path) -> Iterator[SparkSession]:
+    """Ends with this folder's tests, and then shows that a session gives back its CPUs and its JVM."""
+    before = cluster.free_cpus()
+    with session.spark_session(pipeline, "rayloom-contract", workspace / "spark-driver.log") as spark:
+        java = [process for process in psutil.Process().children() if process.name() == "java"]
+        assert (cluster.free_cpus(), len(java)) == (before - 1, 1)
+        yield spark
+    assert cluster.free_cpus() == before
+    assert [process for process in java if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Callable[..., config.Pipeline]:
+    """Makes a pipeline over `raw.csv` in tmp_path, or over what `changes` by dotted key say."""
+
+    def make(changes: dict = {}) -> config.Pipeline:
+        below = {"etl.sources.raw.path": str(tmp_path / "raw.csv"), "storage": {"root": str(tmp_path)}}
+        return config.Pipeline.model_validate(merged(TOY, {**below, **changes}))
+
+    return make
+
+
+@pytest.fixture
+def etl(spark: SparkSession, monkeypatch) -> Callable[..., DatasetVersion]:
+    """Runs the stage `etl`, on the shared session, with the time zone and partitions that the pipeline's own would have."""
+
+    @contextmanager
+    def lend(pipeline: config.Pipeline, name: str, log: Path) -> Iterator[SparkSession]:
+        wanted = {
+            "spark.sql.session.timeZone": pipeline.etl.time_zone,
+            "spark.sql.shuffle.partitions": str(pipeline.etl.partitions),
+        }
+        before = {key: spark.conf.get(key) for key in wanted}
+        try:
+            for key, value in wanted.items():
+                spark.conf.set(key, value)
+            yield spark
+        finally:
+            for key, value in before.items():
+                spark.conf.set(key, value)
+
+    monkeypatch.setattr(session, "spark_session", lend)
+    return lambda pipeline, parent=None: stages.etl(runs.start(pipeline, check(pipeline)), parent)

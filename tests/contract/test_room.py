@@ -1,0 +1,47 @@
+"""What can never run on the cluster is refused within a second, with the arithmetic: before Spark, before the workers."""
+
+import time
+
+import pytest
+
+from rayloom.datasets import Encoded
+from rayloom.errors import DataError, ResourceError
+from rayloom.etl import session
+from rayloom.launchers import ray_train
+
+REFUSED = {
+    "executors": (
+        {"executors": 2, "executor_cores": 2},
+        "etl (2 × 2 CPU for Spark's executors) needs 4 CPU, the cluster has 2; set etl.executors to 1.",
+    ),
+    "cores": (
+        {"executors": 1, "executor_cores": 3},
+        "etl (1 × 3 CPU for Spark's executors) needs 3 CPU, the cluster has 2; set etl.executor_cores to 2.",
+    ),
+    "Ray Data's own": (
+        {"executors": 1, "executor_cores": 2, "handoff": "memory"},
+        "etl (1 × 2 CPU for Spark's executors + 1 for Ray Data) needs 3 CPU, the cluster has 2; set etl.executor_cores to 1.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=list(REFUSED))
+def test_input_7_more_than_the_cluster_has_is_refused_with_the_arithmetic(joined, toy, changes, sentence):
+    began = time.monotonic()
+    with pytest.raises(ResourceError) as caught:
+        session.require_room(toy({f"etl.{key}": value for key, value in changes.items()}))
+    assert str(caught.value) == sentence
+    assert time.monotonic() - began < 1
+
+
+def test_more_memory_than_the_cluster_has_is_refused(joined, toy):
+    with pytest.raises(ResourceError, match=r"needs 4096.0 GiB of memory, the cluster has .*; lower etl.executor_memory"):
+        session.require_room(toy({"etl.executor_memory": "4096g"}))
+
+
+def test_input_9_three_rows_for_four_workers_are_refused_before_any_starts(toy):
+    splits = {"train": Encoded([], [2, 1]), "validation": Encoded([], [4])}
+    began = time.monotonic()
+    with pytest.raises(DataError, match=r"The train split has 3 rows for 4 workers; lower train\.workers"):
+        ray_train.launch(toy({"train": {"workers": 4}}), None, splits, "run")
+    assert time.monotonic() - began < 1

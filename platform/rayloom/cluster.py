@@ -197,22 +197,27 @@ def require(needed: dict[str, float], stage: str, remedy: str, settings: config.
     total = ray.cluster_resources()
     for name, amount in needed.items():
         if total.get(name, 0) < amount:
-            has = _amount(name, total.get(name, 0))
-            raise ResourceError(f"{stage} needs {_amount(name, amount)}, the cluster has {has}; {remedy}.")
+            raise ResourceError(
+                f"{_needs(stage, name, amount)}, the cluster has {_amount(name, total.get(name, 0))}; {remedy}."
+            )
     deadline = time.monotonic() + ROOM_SECONDS
     while short := [name for name, amount in needed.items() if ray.available_resources().get(name, 0) < amount]:
         if time.monotonic() > deadline:
             name = short[0]
-            free = ray.available_resources().get(name, 0)
+            has, free = (_amount(name, of.get(name, 0)) for of in (total, ray.available_resources()))
             raise ResourceError(
-                f"{stage} needs {needed[name]:g} {name}, the cluster has {total[name]:g} but only {free:g} free; wait for what "
-                f"holds the rest, or {remedy}."
+                f"{_needs(stage, name, needed[name])}, the cluster has {has} but only {free} free; wait for what holds the "
+                f"rest, or {remedy}."
             )
         time.sleep(0.1)
 
 
+def _needs(stage: str, name: str, amount: float) -> str:
+    return f"{stage} needs {_amount(name, amount)} {'of memory' if name == 'memory' else name}"
+
+
 def _amount(name: str, amount: float) -> str:
-    return f"{amount / 2**30:.1f} GiB of memory" if name == "memory" else f"{amount:g} {name}"
+    return f"{amount / 2**30:.1f} GiB" if name == "memory" else f"{amount:g}"
 
 
 def times(resources: config.Resources, count: int) -> dict[str, float]:

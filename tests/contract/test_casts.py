@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from rayloom import config
 from rayloom.errors import ConfigError, DataError
 from rayloom.etl import casts
+from rayloom.etl.clean import clean
 
 DIRTY = ["1", "2.5", "N/A", "1,234.5", "12abc", None]
 
@@ -226,3 +227,20 @@ def test_a_share_of_uncastable_values_above_the_threshold_ends_the_build(spark, 
         DataError, match=r"etl\.sources\.raw\.max_uncastable: 3 of 5 values \(60\.00%\).*above 59\.00%.*'N/A' \(text\)"
     ):
         casts.require_castable("raw", raw, types, settings, found)
+
+
+CLEANED = [
+    (["trim"], "\u00a0\u2003 yes no\t\n", "yes no"),
+    (["trim"], "\u3000", None),
+    (["lower"], " ÉA ", " éa "),
+    (["unicode"], "e\u0301 \ufb01", "\u00e9 \ufb01"),
+    (["text"], "\u2003\ufb01\t\n\uff21 \x00 e\u0301\u200d ", "fi A \u00e9\u200d"),
+    (["text"], "\x00 \x07", None),
+    (["lower", "text", "trim"], "\uff21 ", "a"),
+    (["trim", "lower", "unicode", "text"], None, None),
+]
+
+
+@pytest.mark.parametrize(("operations", "text", "cleaned"), CLEANED)
+def test_text_is_cleaned(spark, operations, text, cleaned):
+    assert texts(spark, [text]).select(clean(F.col("x"), operations).alias("x")).first().x == cleaned

@@ -36,14 +36,14 @@ PIPELINE = {
 
 
 def merged(below: dict, changes: dict) -> dict:
-    """A deep copy of `below` whose values at dotted keys are replaced; a number in a key is an index of a list."""
+    """A deep copy of `below` whose values at dotted keys are replaced by copies; a number in a key is an index of a list."""
     data = copy.deepcopy(below)
     for key, value in changes.items():
         *parents, last = key.split(".")
         place = data
         for part in parents:
             place = place[int(part) if isinstance(place, list) else part]
-        place[int(last) if isinstance(place, list) else last] = value
+        place[int(last) if isinstance(place, list) else last] = copy.deepcopy(value)
     return data
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -90,20 +91,20 @@ def build(spark: SparkSession, pipeline: config.Pipeline, fetched: dict[str, Fet
         _write_quarantine(spark, etl.rows, folder)
         rules.judge(etl, built.rows_in, built.rejected)
         return built
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:  # PySpark leaves a failed job's error as Java threw it
         raise _sentence(spark, fetched, patch, error) from error
 
 
 def open_view(fetched: Fetched, raw: DataFrame, folder: Path) -> SourceCounts:
     """Makes a source a view of its declared types; rows set aside go to the quarantine. Returns what reading it came to."""
     opened = fetched.opened
-    raw = raw.drop(patches.ORIGINAL)
+    corrected, raw = raw, raw.drop(patches.ORIGINAL)
     typed = casts.cast(raw, opened.types, opened.settings)
     counted = SourceCounts(rows=fetched.rows)
     if casts.UNCASTABLE in typed.columns:
         uncastable = casts.counts(typed)
         casts.require_castable(opened.name, raw, opened.types, opened.settings, uncastable)
-        set_aside = _set_aside(typed, opened.name, folder) if casts.RAW in typed.columns and uncastable else 0
+        set_aside = _set_aside(typed, corrected, opened.name, folder) if casts.RAW in typed.columns and uncastable else 0
         counted = SourceCounts(rows=fetched.rows, set_aside=set_aside, uncastable=uncastable)
         sound = typed.filter(F.col(casts.UNCASTABLE).isNull()) if casts.RAW in typed.columns else typed
         typed = sound.select(*map(quoted, opened.types))
@@ -111,9 +112,10 @@ def open_view(fetched: Fetched, raw: DataFrame, folder: Path) -> SourceCounts:
     return counted
 
 
-def _set_aside(typed: DataFrame, source: str, folder: Path) -> int:
-    rejected = typed.filter(F.col(casts.RAW).isNotNull())
-    return _append(rejected, source, F.lit("uncastable"), row_id(F.col(casts.RAW)), F.col(casts.RAW), folder)
+def _set_aside(typed: DataFrame, corrected: DataFrame, source: str, folder: Path) -> int:
+    raw = F.col(casts.RAW)
+    rejected = patches.with_ids(typed.filter(raw.isNotNull()), raw, corrected)
+    return _append(rejected, source, F.lit("uncastable"), F.coalesce(patches.ORIGINAL, row_id(raw)), raw, folder)
 
 
 def _append(rows: DataFrame, source: str, rule: Column, row: Column, raw: Column, folder: Path) -> int:
@@ -182,11 +184,11 @@ def write(placed: Placed, etl: config.Etl, folder: Path) -> dict[str, int]:
     kept = observed.filter(~F.startswith(F.col(PLACE), F.lit(DUPLICATE))).select(*map(quoted, [*placed.values, PLACE]))
     kept.write.partitionBy(PLACE).parquet((folder / PLACE).as_uri())
     counted = {name: value or 0 for name, value in seen.get.items()}
+    _refuse_other_places(folder / PLACE)
     for split in config.SPLITS:
         if not counted[f"rows {split}"]:
             raise DataError(f"etl.splits: no accepted row is in {split}{_condition(etl, split)}; correct etl.splits.")
         (folder / PLACE / f"{PLACE}={split}").rename(folder / split)
-    _refuse_other_places(folder / PLACE)
     return counted
 
 
@@ -197,7 +199,7 @@ def _condition(etl: config.Etl, split: str) -> str:
 def _refuse_other_places(folder: Path) -> None:
     for path in sorted(folder.glob(f"{PLACE}=*")):
         name = path.name.partition("=")[2]
-        if not name.startswith(REJECTED):
+        if name not in config.SPLITS and not name.startswith(REJECTED):
             rows = sum(pq.read_metadata(file).num_rows for file in path.glob("*.parquet"))
             where = f"in several splits ({name.replace('%2B', '+')})" if "train" in name or "test" in name else "in no split"
             raise DataError(f"etl.splits: {rows:,} accepted rows are {where}; each row must fulfil one condition.")
@@ -233,7 +235,7 @@ def _write_quarantine(spark: SparkSession, step: str, folder: Path) -> None:
     shutil.rmtree(folder / PLACE)
 
 
-def _sentence(spark: SparkSession, fetched: dict[str, Fetched], patch: patches.Patch, error: PySparkException) -> RayloomError:
+def _sentence(spark: SparkSession, fetched: dict[str, Fetched], patch: patches.Patch, error: Exception) -> RayloomError:
     """Spark's error as one sentence. Where a value does not have its type, another pass counts all that do not."""
     text = str(error)
     if casts.MARK in text:
@@ -253,4 +255,5 @@ def _sentence(spark: SparkSession, fetched: dict[str, Fetched], patch: patches.P
 
 
 def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "it gave no reason"
+    lines = [line.removeprefix(": ") for line in text.strip().splitlines() if not line.startswith("An error occurred while")]
+    return lines[0] if lines else "it gave no reason"

@@ -248,10 +248,10 @@ def _of_text(column: str, raw: str, value: str, source: T.DataType, wanted: T.Da
     if isinstance(wanted, T.DecimalType):
         return _exact_decimal(raw, value, wanted), f"if({value} IS NOT NULL, 'loses digits', {_kind_of_number(raw)})"
     if isinstance(wanted, T.DateType):
-        return _exact_date(raw), _kind_of_time(raw, "", "not a date")
+        return _is_written(raw, _DAY), _kind_of_time(raw, "", "not a date")
     if isinstance(wanted, T.TimestampType | T.TimestampNTZType):
         offset = _OFFSET if isinstance(wanted, T.TimestampType) else ""
-        return _exact_timestamp(raw, offset), _kind_of_time(raw, f"({_CLOCK}{offset})?", "not a timestamp")
+        return _is_written(raw, f"{_DAY}({_CLOCK}{offset})?"), _kind_of_time(raw, f"({_CLOCK}{offset})?", "not a timestamp")
     if isinstance(wanted, T.BooleanType):
         return None, f"CASE WHEN {_blank(raw)} THEN 'blank' ELSE 'not a boolean' END"
     if isinstance(wanted, T.BinaryType):
@@ -279,18 +279,10 @@ def _exact_decimal(raw: str, value: str, wanted: T.DecimalType) -> str:
     return f"(({plain} AND {few}) OR {zeros} OR coalesce({raw} RLIKE '[eE]' AND {fits}, false))"
 
 
-def _exact_date(raw: str) -> str:
-    """What Spark takes for a date and is ten characters with these dashes is yyyy-MM-dd, unless a T ends it."""
-    usual = f"length({raw}) = 10 AND substring({raw}, 5, 1) = '-' AND substring({raw}, 8, 1) = '-' AND NOT endswith({raw}, 'T')"
-    return f"(({usual}) OR {raw} RLIKE '^\\\\s*{_DAY}\\\\s*$')"
-
-
-def _exact_timestamp(raw: str, offset: str) -> str:
-    """Spark also takes 2013, 10:00 (of today) and names of zones. The two commonest forms are known without a regular one."""
-    dashes = f"substring({raw}, 5, 1) = '-' AND substring({raw}, 8, 1) = '-'"
-    colons = f"substring({raw}, 14, 1) = ':' AND substring({raw}, 17, 1) = ':' AND substring({raw}, 19, 1) BETWEEN '0' AND '9'"
-    ends = f"(length({raw}) = 19 OR length({raw}) = 20 AND endswith({raw}, 'Z'))" if offset else f"length({raw}) = 19"
-    return f"(({ends} AND {dashes} AND {colons}) OR {raw} RLIKE '^\\\\s*{_DAY}({_CLOCK}{offset})?\\\\s*$')"
+def _is_written(raw: str, form: str) -> str:
+    """Spark also takes 2013, 2013-1-5, 10:00 (of today) and names of zones; one regular expression costs less than looking
+    for dashes and colons with several functions."""
+    return f"{raw} RLIKE '^\\\\s*{form}\\\\s*$'"
 
 
 def _of_value(column: str, raw: str, value: str, source: T.DataType, wanted: T.DataType) -> tuple[str | None, str]:

@@ -75,8 +75,9 @@ def _similar(rows: DataFrame, near: config.NearDuplicates, order: list[Column], 
 def _shingles(column: str, words: int) -> Column:
     """ARRAY<BIGINT>: sorted hashes of a text's shingles; of a shorter text the one that is all of it; NULL without a word."""
     found = rf"filter(split(lower({column}), '[^\\p{{L}}\\p{{M}}\\p{{N}}]+'), word -> word != '')"
-    each = f"transform(sequence(1, greatest(size({found}) - {words - 1}, 1)), at -> xxhash64(slice({found}, at, {words})))"
-    return F.expr(f"if(size({found}) > 0, array_sort(array_distinct({each})), NULL)")
+    each = f"transform(sequence(1, greatest(size(found) - {words - 1}, 1)), at -> xxhash64(slice(found, at, {words})))"
+    # `found` is bound by a lambda: written out, Spark would split the text anew for each of its shingles.
+    return F.expr(f"transform(array({found}), found -> if(size(found) > 0, array_sort(array_distinct({each})), NULL))[0]")
 
 
 def _later(sets: DataFrame, similarity: float) -> DataFrame:

@@ -58,6 +58,19 @@ def apply(rows: DataFrame, source: str, patch: Patch) -> DataFrame:
     return joined.select(*values, ORIGINAL)
 
 
+def with_ids(rejected: DataFrame, raw: Column, corrected: DataFrame) -> DataFrame:
+    """Rejected rows with ORIGINAL as `apply` gave it: found by the JSON text of a corrected row, which `raw` has.
+
+    Args:
+        corrected: what `apply` made of the rows that `rejected` are among.
+    """
+    if ORIGINAL not in corrected.columns:
+        return rejected.withColumn(ORIGINAL, F.lit(None).cast("string"))
+    changed = corrected.filter(F.col(ORIGINAL).isNotNull())
+    known = changed.groupBy(row_id(as_json(changed.drop(ORIGINAL))).alias(_KEY)).agg(F.min(ORIGINAL).alias(ORIGINAL))
+    return rejected.join(F.broadcast(known), row_id(raw) == F.col(_KEY), "left")
+
+
 def _value(rows: DataFrame, name: str) -> Column:
     text = F.nullif(F.col(_VALUES)[name], F.lit(""))
     kind = rows.schema[name].dataType.simpleString()

@@ -90,8 +90,7 @@ def _counts(etl: config.Etl) -> dict[str, Column]:
         found[f"rows {DUPLICATE}{kind}"] = _sum(F.col(PLACE) == DUPLICATE + kind)
     for rule in etl.rules:
         if rule.action == "warn":
-            names = F.concat(F.lit("+"), F.col(rules.WARNED), F.lit("+"))
-            found[f"warned {rule.name}"] = _sum(F.contains(names, F.lit(f"+{rule.name}+")))
+            found[f"warned {rule.name}"] = _sum(F.array_contains(rules.WARNED, rule.name))
     return found
 
 

@@ -43,7 +43,7 @@ def test_platform_is_no_package():
     assert not (ROOT / "platform" / "__init__.py").exists()
 
 
-@pytest.mark.parametrize("module", ["rayloom.training", "rayloom.serving.predictor", "rayloom.cli"])
+@pytest.mark.parametrize("module", ["rayloom.training", "rayloom.serving.predictor", "rayloom.cli", "rayloom.commands"])
 def test_loop_predictor_and_command_line_start_without_ray_spark_and_mlflow(module):
     program = f"import sys, {module}; print([name for name in ('ray', 'raydp', 'pyspark', 'mlflow') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, text=True, capture_output=True, check=True)
@@ -109,7 +109,7 @@ def tree_in_readme() -> set[str]:
 def test_readme_tree_is_the_disk():
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
     files = {file for file in tracked if not file.endswith("__init__.py")} | {"platform/rayloom/models/__init__.py"}
-    files |= {"platform/rayloom/launchers/__init__.py"}
+    files |= {f"platform/rayloom/{place}/__init__.py" for place in ("launchers", "etl/sources", "features")}
     folders = {str(parent) for file in files for parent in Path(file).parents if str(parent) != "."}
     assert tree_in_readme() == files | folders
 

@@ -81,7 +81,7 @@ def _build(run: Run, stage: Stage, identity: Identity, fetched: dict[str, Fetche
         with stage.part("build"):
             built = build.build(spark, run.pipeline, fetched, place)
         with stage.part("hand-off"):
-            memory = handoff.from_spark(handoff.rows(spark, place)) if etl.handoff == "memory" else None
+            memory = handoff.in_memory(spark, place) if etl.handoff == "memory" else None
         with stage.part("spark stop"):
             life.close()
         say("  Spark stopped; reading the rows back and comparing them with what Spark counted")

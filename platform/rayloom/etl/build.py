@@ -87,7 +87,7 @@ def build(spark: SparkSession, pipeline: config.Pipeline, fetched: dict[str, Fet
         if etl.steps:
             require_rows(spark, etl.steps[-1], seen["rows"])
         columns = {name: placed.rows.schema[name].dataType.simpleString() for name in placed.values}
-        built = _count(columns, seen, counted, patches.count(patch, {**raw, etl.rows: rows}), placed.notes)
+        built = _count(columns, seen, counted, patches.count(patch, [*raw.items(), (etl.rows, rows)]), placed.notes)
         _write_quarantine(spark, etl.rows, folder)
         rules.judge(etl, built.rows_in, built.rejected)
         return built

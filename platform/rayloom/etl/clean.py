@@ -1,8 +1,11 @@
 """Cleaning of text before it is cast: white space, case, Unicode. Language-neutral: nothing here knows a word.
 
 After `trim` and `text`, an empty text is missing (NULL). `trim` and `lower` are Spark SQL; the Unicode forms are not in it and
-run in Arrow's kernels, a batch at a time.
+run in Python, a batch at a time.
 """
+
+import unicodedata
+from typing import Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -43,12 +46,14 @@ def _text(column: Column) -> Column:
     return _trim(_normalise("NFKC", plain=True)(column))
 
 
-def _normalise(form: str, plain: bool = False):
+def _normalise(form: Literal["NFC", "NFKC"], plain: bool = False):
     """A Spark function that brings text to a Unicode normal form; `plain` also drops controls and unites white space."""
 
     @F.pandas_udf("string")  # type: ignore[call-overload]
     def normalise(texts: pd.Series) -> pd.Series:
-        values = pc.utf8_normalize(pa.array(texts, pa.string(), from_pandas=True), form)
+        # Not Arrow's utf8_normalize, which takes letters apart for NFC and NFKC too (seen with pyarrow 25.0.1).
+        forms = [unicodedata.normalize(form, text) if isinstance(text, str) else None for text in texts]
+        values = pa.array(forms, pa.string())
         if plain:
             values = pc.replace_substring_regex(values, _SPACES, " ")
             values = pc.replace_substring_regex(values, r"\p{Cc}+", "")

@@ -5,6 +5,7 @@ from functools import reduce
 from pathlib import Path
 
 import ray.data
+import ray.exceptions
 import raydp.spark.dataset as raydp_dataset
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,6 +22,19 @@ def rows(spark: SparkSession, folder: Path) -> DataFrame:
     files = [(split, file) for split in SPLITS for file in sorted((folder / split).glob("*.parquet"))]
     frames = [spark.read.parquet(spark_path(file)).withColumn("_split", F.lit(split)) for split, file in files]
     return reduce(DataFrame.unionAll, frames)
+
+
+def in_memory(spark: SparkSession, folder: Path) -> ray.data.Dataset | None:
+    """A built version's accepted rows from Spark's memory; None where an executor was lost while Spark ran.
+
+    RayDP finds an executor by the number that it started with; the one that replaces it has another.
+    """
+    try:
+        return from_spark(rows(spark, folder))
+    except (ray.exceptions.RayTaskError, ValueError) as error:
+        if "Failed to look up actor" in str(error):
+            return None
+        raise
 
 
 def from_spark(rows: DataFrame) -> ray.data.Dataset:

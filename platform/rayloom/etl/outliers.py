@@ -80,12 +80,17 @@ def reject(tagged: DataFrame, bounds: list[Bounds]) -> DataFrame:
     return tagged.withColumn(RULE, F.coalesce(F.col(RULE), *broken)) if broken else tagged
 
 
-def clip(rows: DataFrame, bounds: list[Bounds]) -> DataFrame:
-    """Values outside the bounds of columns with `action: clip` become the nearer bound, in the column's type."""
+def clip(rows: DataFrame, bounds: list[Bounds], where: Column | None = None) -> DataFrame:
+    """Values outside the bounds of columns with `action: clip` become the nearer bound, in the column's type.
+
+    Args:
+        where: the rows that are meant; all, where it is left out.
+    """
+    meant = F.lit(True) if where is None else where
     for one in bounds:
         if one.settings.action == "clip":
             name = one.settings.column
             value, kind = F.col(quoted(name)), rows.schema[name].dataType
             bound = F.when(value < one.least, F.lit(one.least)).otherwise(F.lit(one.most)).cast(kind)
-            rows = rows.withColumn(name, F.when(one.outside(), bound).otherwise(value))
+            rows = rows.withColumn(name, F.when(one.outside() & meant, bound).otherwise(value))
     return rows

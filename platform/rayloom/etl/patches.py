@@ -72,21 +72,21 @@ def with_ids(rejected: DataFrame, raw: Column, corrected: DataFrame) -> DataFram
 
 
 def _value(rows: DataFrame, name: str) -> Column:
-    text = F.nullif(F.col(_VALUES)[name], F.lit(""))
+    given = f"nullif({_VALUES}[{literal(name)}], '')"
     kind = rows.schema[name].dataType.simpleString()
-    typed = F.expr(f"try_cast(nullif({_VALUES}[{literal(name)}], '') AS {kind})")
+    text, typed = F.expr(given), F.expr(f"try_cast({given} AS {kind})")
     said = F.concat(F.lit(f"{MARK}column {name} ({kind}): "), text)
     checked = F.when(text.isNotNull() & typed.isNull(), F.raise_error(said).cast(kind)).otherwise(typed)
     is_corrected = F.coalesce(F.map_contains_key(_VALUES, name), F.lit(False))
     return F.when(is_corrected, checked).otherwise(F.col(quoted(name))).alias(name)
 
 
-def count(patch: Patch, corrected: dict[str, DataFrame]) -> PatchCounts | None:
+def count(patch: Patch, corrected: list[tuple[str, DataFrame]]) -> PatchCounts | None:
     """What a patch came to, in a pass over the rows that it was applied to, by source; None where there is no patch."""
     if not patch.corrections:
         return None
     matched = 0
-    for source, rows in corrected.items():
+    for source, rows in corrected:
         if ORIGINAL in rows.columns:
             met = [row[0] for row in rows.select(ORIGINAL).dropna().distinct().collect()]
             matched += sum(len(patch.of(source)[key]) for key in met)

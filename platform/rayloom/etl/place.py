@@ -48,7 +48,8 @@ def place(spark: SparkSession, rows: DataFrame, etl: config.Etl) -> Placed:
     placed = outliers.reject(tagged, bounds).withColumn(PLACE, _place(ORIGINAL in rows.columns))
     clips = {_CLIPPED.format(i): one for i, one in enumerate(bounds) if one.settings.action == "clip"}
     outside = [one.outside().alias(name) for name, one in clips.items()]
-    clipped = outliers.clip(placed.select("*", *outside), bounds)
+    # A rejected row stays as it was: the quarantine has its raw values, and knows it by them.
+    clipped = outliers.clip(placed.select("*", *outside), bounds, _accepted())
     hashed = checksum.spark_row_hash(clipped.select(*map(quoted, values)).schema).alias(HASH)
     kept = [*values, PLACE, *clips, *([rules.WARNED] if rules.WARNED in clipped.columns else [])]
     counts = {

@@ -173,12 +173,15 @@ def _settings(etl: config.Etl) -> dict[str, str]:
     opens = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES)
     return {
         "spark.driver.extraJavaOptions": f"{opens} {QUICK}",
-        "spark.executor.extraJavaOptions": opens,
+        # Spark puts a whole stage into one method, and Java leaves methods of more than 8,000 bytes to its interpreter.
+        "spark.executor.extraJavaOptions": f"{opens} -XX:-DontCompileHugeMethods",
         "spark.ray.raydp_app_master.extraJavaOptions": f"{opens} {QUICK}",
         "spark.pyspark.python": sys.executable,
         "spark.sql.shuffle.partitions": str(etl.partitions),
         "spark.sql.session.timeZone": etl.time_zone,
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        # Fetched files are few and of one node: a small cost of opening one spreads their rows evenly over the tasks.
+        "spark.sql.files.openCostInBytes": "65536",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # A dataset version has a manifest; Hadoop's own marker of a finished write would be a second truth.

@@ -1,4 +1,7 @@
-"""An executor that dies is replaced and the result is the same; work that none has the memory for ends with a sentence."""
+"""An executor that dies is replaced and the result is the same; work that none has the memory for ends with a sentence.
+
+Its name puts it after test_handoff.py: what RayDP hands over in memory, it cannot hand over any more after this.
+"""
 
 import os
 import signal
@@ -13,6 +16,7 @@ import pytest
 import ray
 
 from rayloom.errors import ResourceError
+from rayloom.etl import handoff
 
 ROWS = 300_000
 CHANGES = {
@@ -63,17 +67,19 @@ def many(tmp_path) -> Path:
     return tmp_path / "raw.parquet"
 
 
-def test_a_build_whose_executor_is_killed_gives_the_same_version(etl, toy, tmp_path, many):
+def test_a_build_whose_executor_is_killed_gives_the_same_version(spark, etl, toy, tmp_path, many):
     changes = {**CHANGES, "etl.sources.raw.path": str(many)}
     undisturbed = etl(toy({**changes, "storage": {"root": str(tmp_path / "undisturbed")}})).manifest
     root = tmp_path / "disturbed"
     with Killer(root, "datasets/toy/.building-*/_place/_temporary/**/part-*") as killer:
-        disturbed = etl(toy({**changes, "storage": {"root": str(root)}})).manifest
+        dataset = etl(toy({**changes, "storage": {"root": str(root)}}))
+    disturbed = dataset.manifest
     assert len(killer.killed) == 1 and executors() not in ([], killer.killed)
     assert (disturbed.splits, disturbed.rejected, disturbed.deduplicated) == (
         undisturbed.splits, undisturbed.rejected, undisturbed.deduplicated,
     )  # fmt: skip
     assert disturbed.statistics == undisturbed.statistics
+    assert handoff.in_memory(spark, dataset.folder) is None  # RayDP cannot: they are read from Parquet then
 
 
 def test_a_step_that_no_executor_has_memory_for_ends_the_build(etl, toy, tmp_path):

@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import ray.data
-from ray.data.datasource.partitioning import Partitioning, PartitionStyle
 from ray.exceptions import RayTaskError
 
-from rayloom import checksum, config, errors, features, statistics, versions
+from rayloom import config, errors, features, readback, statistics, versions
 from rayloom.errors import DataError, RayloomError
 from rayloom.etl.sources import Fetched
 from rayloom.statistics import ColumnStatistics
@@ -141,29 +140,19 @@ class Described:
 
 @_own_errors()
 def describe(folder: Path, splits: list[str]) -> Described:
-    """Reads a version's Parquet back through Ray Data: contents as `contents` has them, and the columns' statistics.
+    """Reads a version's Parquet back, a Ray task a file: contents as `contents` has them, and the columns' statistics.
 
-    This process holds one block's summary and one for each split, however many rows there are.
+    This process holds one file's cells and one summary for each split, however many rows there are.
     """
-    files = [str(file) for name in splits for file in _files(folder, name)]
-    # The folder's name as a column: one read, where a union of reads a split would cost seconds.
-    by_folder = Partitioning(PartitionStyle.DIRECTORY, base_dir=str(folder), field_names=["_split"])
-    return _total(_by_block(ray.data.read_parquet(files, partitioning=by_folder), _sum_by_split, describe=True).iter_rows())
+    read = ray.remote(readback.read_back)
+    tasks = [read.remote(str(file)) for name in splits for file in _files(folder, name)]
+    return _total(cell for task in tasks for cell in ray.get(task))
 
 
-def _sum(rows: pa.Table) -> dict[str, Any]:
-    return {"rows": len(rows), "sum": f"{checksum.total(checksum.row_hashes(rows)):016x}"}
-
-
-def _sum_by_split(rows: pa.Table, describe: bool = False) -> pa.Table:
-    """A row for each split that the block has rows of; with `describe`, with the summary of its columns."""
-    parts = {name: _only_split(rows, name) for name in rows["_split"].unique().to_pylist() or [""]}
-    return pa.Table.from_pylist(
-        [
-            {"split": name, **_sum(part), **({"summary": orjson.dumps(statistics.summarize(part))} if describe else {})}
-            for name, part in parts.items()
-        ]
-    )
+def _sum_by_split(rows: pa.Table) -> pa.Table:
+    """A row for each split that the block has rows of."""
+    names = rows["_split"].unique().to_pylist() or [""]
+    return pa.Table.from_pylist([{"split": name, **readback.total(_only_split(rows, name))} for name in names])
 
 
 def _total(cells: Iterable[dict[str, Any]]) -> Described:

@@ -282,7 +282,7 @@ class Etl(Section):
     handoff: Literal["parquet", "memory"] = Field(default="parquet", description="how the rows of a new version reach Ray Data")
     executors: int = Field(default=1, ge=1, le=1000)
     executor_cores: int | None = Field(default=None, ge=1, le=256, description="default: what the cluster has, up to 4")
-    executor_memory: Memory = "1g"
+    executor_memory: Memory = "2g"
     partitions: int = Field(default=4, ge=1, le=100_000, description="Spark's shuffle partitions")
     resources: Resources = Field(default={}, description="Ray resources an executor asks for besides its CPUs")
 

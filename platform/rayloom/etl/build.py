@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from rayloom import config
+from rayloom import checksum, config
 from rayloom.errors import DataError, RayloomError, ResourceError
 from rayloom.etl import casts, patches, rules, sources
 from rayloom.etl.columns import as_json, quoted, row_id
@@ -78,17 +78,17 @@ def build(spark: SparkSession, pipeline: config.Pipeline, fetched: dict[str, Fet
         counted = {name: open_view(one, raw[name], folder) for name, one in fetched.items()}
         rows = patches.apply(run_steps(spark, etl), etl.rows, patch)
         placed = place(spark, rows, etl)
-        # Promises are checked while rows are written: what they cost is mostly waiting. Both end before anything is committed.
+        # Promises are checked while rows are written: what they cost is mostly waiting. All ends before anything is committed.
         with ThreadPoolExecutor() as others:
             promises = [others.submit(check_promises, spark, step, count=step is not etl.steps[-1]) for step in etl.steps]
             seen = write(placed, etl, folder)
+            if etl.steps:
+                require_rows(spark, etl.steps[-1], seen["rows"])
+            _write_quarantine(spark, etl.rows, folder)
             for promise in promises:
                 promise.result()
-        if etl.steps:
-            require_rows(spark, etl.steps[-1], seen["rows"])
         columns = {name: placed.rows.schema[name].dataType.simpleString() for name in placed.values}
         built = _count(columns, seen, counted, patches.count(patch, [*raw.items(), (etl.rows, rows)]), placed.notes)
-        _write_quarantine(spark, etl.rows, folder)
         rules.judge(etl, built.rows_in, built.rejected)
         return built
     except (PySparkException, Py4JJavaError) as error:  # PySpark leaves a failed job's error as Java threw it
@@ -177,11 +177,15 @@ def write(placed: Placed, etl: config.Etl, folder: Path) -> dict[str, int]:
     Raises:
         DataError: an accepted row is in no split or in several, or a split is empty.
     """
-    keys = [F.col(quoted(name)) for name in etl.order_by]
-    parts = placed.rows.repartition(etl.partitions, *keys).sortWithinPartitions(PLACE, *keys, HASH)
+    keys = [quoted(name) for name in etl.order_by]
+    values = [quoted(name) for name in placed.values]
+    # After the keys all values: rows are told apart by them where their keys are equal, and else nobody looks.
+    ordered = placed.rows.repartition(etl.partitions, *keys).sortWithinPartitions(*dict.fromkeys([*keys, *values]))
+    # Hashed only now: beside joins and rules it would make one method of Spark's that Java compiles badly.
+    hashed = ordered.select("*", checksum.spark_row_hash(ordered.select(*values).schema).alias(HASH))
     seen = Observation("written")
-    observed = parts.observe(seen, *[count.alias(name) for name, count in placed.counts.items()])
-    kept = observed.filter(~F.startswith(F.col(PLACE), F.lit(DUPLICATE))).select(*map(quoted, [*placed.values, PLACE]))
+    observed = hashed.observe(seen, *[count.alias(name) for name, count in placed.counts.items()])
+    kept = observed.filter(~F.startswith(F.col(PLACE), F.lit(DUPLICATE))).select(*values, PLACE)
     kept.write.partitionBy(PLACE).parquet((folder / PLACE).as_uri())
     counted = {name: value or 0 for name, value in seen.get.items()}
     _refuse_other_places(folder / PLACE)

@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rayloom import checksum, config
+from rayloom import config
 from rayloom.etl import duplicates, outliers, rules, splits
 from rayloom.etl.columns import quoted
 from rayloom.etl.patches import ORIGINAL
 
-PLACE, SPLIT, HASH = "_place", "_split", "_hash"
-"""Columns that placing adds: the place, the split that a row would be in, and the hash of the values as they are written."""
+PLACE, SPLIT = "_place", "_split"
+"""Columns that placing adds: the place, and the split that a row would be in."""
+
+HASH = "_hash"
+"""Column with a row's checksum that `counts` needs besides."""
 
 REJECTED, DUPLICATE = "rejected.", "duplicate."
 """What a place begins with that is no split; the rule or the kind follows."""
@@ -21,10 +24,10 @@ _CLIPPED = "_rayloom_clipped_{}"
 
 @dataclass(frozen=True)
 class Placed:
-    """Rows with `_place` and `_hash`, and what to count while they pass.
+    """Rows with `_place`, and what to count while they pass.
 
     Attributes:
-        rows: the values as they will be written, PLACE, HASH, and columns that `counts` needs.
+        rows: the values as they will be written, PLACE, and columns that `counts` needs.
         values: names of the columns to write.
         counts: aggregates by name: 'rows', for each place that is known 'rows PLACE', 'hash SPLIT', 'warned RULE', and
             'clipped COLUMN'.
@@ -50,14 +53,13 @@ def place(spark: SparkSession, rows: DataFrame, etl: config.Etl) -> Placed:
     outside = [one.outside().alias(name) for name, one in clips.items()]
     # A rejected row stays as it was: the quarantine has its raw values, and knows it by them.
     clipped = outliers.clip(placed.select("*", *outside), bounds, _accepted())
-    hashed = checksum.spark_row_hash(clipped.select(*map(quoted, values)).schema).alias(HASH)
     kept = [*values, PLACE, *clips, *([rules.WARNED] if rules.WARNED in clipped.columns else [])]
     counts = {
         **_counts(etl),
         **{f"clipped {one.settings.column}": _sum(F.col(name) & _accepted()) for name, one in clips.items()},
     }
     notes = [one.note for one in bounds if one.note]
-    return Placed(clipped.select(*map(quoted, kept), hashed), values, counts, notes)
+    return Placed(clipped.select(*map(quoted, kept)), values, counts, notes)
 
 
 def _place(corrected: bool) -> Column:
@@ -65,7 +67,6 @@ def _place(corrected: bool) -> Column:
     before = [F.concat(F.lit("."), F.col(ORIGINAL))] if corrected else []
     rejected = F.concat(F.lit(REJECTED), F.col(rules.RULE), *[F.coalesce(text, F.lit("")) for text in before])
     duplicate = F.concat(F.lit(DUPLICATE), F.col(duplicates.DUPLICATE))
-    # Not nullable: by a partition column that may be NULL Spark would sort anew, and lose the rows' order.
     return F.coalesce(duplicate, rejected, F.col(SPLIT), F.lit(""))
 
 

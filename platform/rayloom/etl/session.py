@@ -182,6 +182,8 @@ def _settings(etl: config.Etl) -> dict[str, str]:
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # Fetched files are few and of one node: a small cost of opening one spreads their rows evenly over the tasks.
         "spark.sql.files.openCostInBytes": "65536",
+        # A file for each place is open at once: else Spark would sort rows by their place, and lose their order.
+        "spark.sql.maxConcurrentOutputFileWriters": "1000",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # A dataset version has a manifest; Hadoop's own marker of a finished write would be a second truth.

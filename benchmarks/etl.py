@@ -11,8 +11,8 @@ is JSON:
 {rayloom: {seconds, rows_per_s, peak_mb, …}, pyspark: {…}, ratio, x10: {rayloom, pyspark, ratio}, session_start_s,
 handoff: {memory_s, parquet_s, write_s}}.
 
-Of the hand-offs, memory_s is RayDP's from_spark, parquet_s is Ray Data reading the Parquet, and write_s is Spark writing it, which
-is paid for either way: a dataset version is Parquet.
+Of the hand-offs, memory_s is RayDP's from_spark, parquet_s is Ray Data reading the Parquet, and write_s is Spark writing it,
+which is paid for either way: a dataset version is Parquet.
 """
 
 import argparse
@@ -104,7 +104,7 @@ def rayloom(root: str, settings: list[str]) -> None:
 
 
 def handoff(rows: int, root: Path, repeats: int = 3) -> dict[str, float]:
-    """Median seconds of both hand-offs, and of the write, of `rows` rows of 3 columns (LONG, DOUBLE, STRING), in one session."""
+    """Median seconds of both hand-offs and of the write, for `rows` rows of LONG, DOUBLE and STRING, in one session."""
     import logging
 
     from rayloom import environment

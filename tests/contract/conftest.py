@@ -35,7 +35,8 @@ def pipeline(arguments: list[str]) -> config.Pipeline:
 @pytest.fixture(scope="package")
 def spark(joined: None, pipeline: config.Pipeline, workspace: Path) -> Iterator[SparkSession]:
     """Ends with this folder's tests, and then shows that a session gives back its CPUs and its JVM."""
-    before = cluster.free_cpus()
+    before = cluster.total_cpus()
+    cluster.wait_for_cpus(before, session.RELEASE_SECONDS, "tasks of the tests before still run")
     with session.spark_session(pipeline, "rayloom-contract", workspace / "spark-driver.log") as spark:
         java = [process for process in psutil.Process().children() if process.name() == "java"]
         assert (cluster.free_cpus(), len(java)) == (before - 1, 1)

@@ -10,8 +10,8 @@ from rayloom.etl import duplicates, outliers, rules, splits
 from rayloom.etl.columns import quoted
 from rayloom.etl.patches import ORIGINAL
 
-PLACE, SPLIT = "_place", "_split"
-"""Columns that placing adds: the place, and the split that a row would be in."""
+PLACE = "_place"
+"""Column that placing adds."""
 
 HASH = "_hash"
 """Column with a row's checksum that `counts` needs besides."""
@@ -46,7 +46,7 @@ def place(spark: SparkSession, rows: DataFrame, etl: config.Etl) -> Placed:
     marked = duplicates.mark(rows, etl.deduplicate, etl.order_by)
     if duplicates.DUPLICATE not in marked.columns:
         marked = marked.withColumn(duplicates.DUPLICATE, F.lit(None).cast("string"))
-    tagged = rules.tag(spark, marked, etl).withColumn(SPLIT, splits.split_of(etl))
+    tagged = rules.tag(spark, marked, etl).withColumn(splits.SPLIT, splits.split_of(etl))
     bounds = outliers.learn(tagged.filter(F.col(duplicates.DUPLICATE).isNull()), etl.outliers)
     placed = outliers.reject(tagged, bounds).withColumn(PLACE, _place(ORIGINAL in rows.columns))
     clips = {_CLIPPED.format(i): one for i, one in enumerate(bounds) if one.settings.action == "clip"}
@@ -67,7 +67,7 @@ def _place(corrected: bool) -> Column:
     before = [F.concat(F.lit("."), F.col(ORIGINAL))] if corrected else []
     rejected = F.concat(F.lit(REJECTED), F.col(rules.RULE), *[F.coalesce(text, F.lit("")) for text in before])
     duplicate = F.concat(F.lit(DUPLICATE), F.col(duplicates.DUPLICATE))
-    return F.coalesce(duplicate, rejected, F.col(SPLIT), F.lit(""))
+    return F.coalesce(duplicate, rejected, F.col(splits.SPLIT), F.lit(""))
 
 
 def _accepted() -> Column:

@@ -30,17 +30,6 @@ def split_of(etl: config.Etl) -> Column:
     return F.concat_ws("+", *[F.when(F.expr(getattr(splits, name)), name) for name in SPLITS])
 
 
-def conditions(etl: config.Etl) -> dict[str, str]:
-    """What a row needs to be in each split, for sentences."""
-    splits = etl.splits
-    if isinstance(splits, config.ByHash):
-        return {name: f"a key that was drawn for this share of {getattr(splits.shares, name):g}" for name in SPLITS}
-    if isinstance(splits, config.ByTime):
-        first, then, time = splits.validation_from, splits.test_from, splits.column
-        return {"train": f"{time} < {first}", "validation": f"{first} <= {time} < {then}", "test": f"{time} >= {then}"}
-    return {name: getattr(splits, name) for name in SPLITS}
-
-
 def draw(splits: config.ByHash, order_by: list[str]) -> Column:
     """DOUBLE in [0, 1): drawn by the row's key, evenly over many keys.
 

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from rayloom import parallel
 from rayloom.errors import DataError
+from rayloom.feeding import Batch, Rows
 from rayloom.worker import Worker, shard_sizes
-
-Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -29,17 +28,19 @@ class Balanced:
     """A rank's training rows after balancing.
 
     Attributes:
-        data: the rows that an epoch takes, or draws from.
+        rows: this rank's rows.
         sizes: rows that an epoch takes on each rank.
         weights: float32 (classes,), what the loss of a class's row counts; None for one each.
         classes: the number of classes to draw evenly from; 0 where each row is taken once.
+        kept: numbers of the rows that an epoch takes; None for all.
         figures: numbers for the epochs' metrics.
     """
 
-    data: Batch
+    rows: Rows
     sizes: list[int]
     weights: Tensor | None = None
     classes: int = 0
+    kept: Tensor | None = None
     figures: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -47,31 +48,35 @@ class Balanced:
         """Rows of an epoch over all ranks."""
         return sum(self.sizes)
 
-    def batches(self, steps: int) -> Iterator[Batch]:
-        """An epoch's rows in a new order, in `steps` parts whose sizes differ by one at most."""
-        labels = self.data["label"]
-        drawn = draw_evenly(labels, self.classes) if self.classes else torch.arange(len(labels))
-        order = drawn[torch.randperm(len(drawn))].to(labels.device)
-        for rows in torch.tensor_split(order, steps):
-            yield {name: values[rows] for name, values in self.data.items()}
+    def order(self) -> Tensor:
+        """Numbers of the rows of an epoch, in a new order by torch's generator."""
+        if self.classes:
+            drawn = draw_evenly(self.rows.labels, self.classes)
+        else:
+            drawn = torch.arange(len(self.rows.labels)) if self.kept is None else self.kept
+        return drawn[torch.randperm(len(drawn))]
+
+    def batches(self, order: Tensor, steps: int, start: int = 0) -> Iterator[Batch]:
+        """An epoch's rows in `steps` parts whose sizes differ by one at most, from part `start` on."""
+        return self.rows.take(torch.tensor_split(order, steps)[start:])
 
 
-def balance(mode: str, data: Batch, total: int, classes: int, worker: Worker, seed: int) -> Balanced:
+def balance(mode: str, rows: Rows, total: int, classes: int, worker: Worker, seed: int) -> Balanced:
     """What `train.balance` makes of this rank's training rows.
 
     Args:
-        data: this rank's rows, with "label" (n,) from 0 to classes - 1.
+        rows: this rank's rows, with labels from 0 to classes - 1.
         total: rows of the split over all ranks; shards are cut by `rayloom.worker.shard_sizes`.
 
     Raises:
         DataError: a class has no row, or a rank has none of a class that it must draw from. All ranks raise together.
     """
     if mode == "none":
-        return Balanced(data, shard_sizes(total, worker.world_size))
-    return arrange(mode, data, count_classes(data["label"], classes, worker), worker, seed)
+        return Balanced(rows, shard_sizes(total, worker.world_size))
+    return arrange(mode, rows, count_classes(rows.labels, classes, worker), worker, seed)
 
 
-def arrange(mode: str, data: Batch, counts: np.ndarray, worker: Worker, seed: int) -> Balanced:
+def arrange(mode: str, rows: Rows, counts: np.ndarray, worker: Worker, seed: int) -> Balanced:
     """As `balance`, from the rows (world_size, classes) of each class on each rank."""
     totals, sizes, classes = counts.sum(0), counts.sum(1).tolist(), counts.shape[1]
     if not totals.all():
@@ -81,16 +86,15 @@ def arrange(mode: str, data: Batch, counts: np.ndarray, worker: Worker, seed: in
     if mode == "class_weights":
         weights = class_weights(totals)
         on_device = torch.tensor(weights, dtype=torch.float32, device=worker.device)
-        return Balanced(data, sizes, on_device, figures={**figures, **_by_class("weight", weights)})
+        return Balanced(rows, sizes, on_device, figures={**figures, **_by_class("weight", weights)})
     if mode == "weighted_sampling":
         _require_every_class(counts)
         drawn = np.array([even_parts(size, classes) for size in sizes]).sum(0)
-        return Balanced(data, sizes, classes=classes, figures={**figures, **_by_class("drawn", drawn)})
+        return Balanced(rows, sizes, classes=classes, figures={**figures, **_by_class("drawn", drawn)})
     kept = kept_rows(counts)
     _require_rows(kept)
-    rows = keep(data["label"], kept[worker.rank], seed, worker.rank)
-    below = {name: values[rows.to(values.device)] for name, values in data.items()}
-    return Balanced(below, kept.sum(1).tolist(), figures={**figures, **_by_class("kept", kept.sum(0))})
+    taken = keep(rows.labels, kept[worker.rank], seed, worker.rank)
+    return Balanced(rows, kept.sum(1).tolist(), kept=taken, figures={**figures, **_by_class("kept", kept.sum(0))})
 
 
 def _by_class(what: str, values: np.ndarray) -> dict[str, float]:
@@ -101,7 +105,7 @@ def _by_class(what: str, values: np.ndarray) -> dict[str, float]:
 def count_classes(labels: Tensor, classes: int, worker: Worker) -> np.ndarray:
     """Rows int64 (world_size, classes) of each class on each rank; the same on all ranks."""
     counts = torch.zeros((worker.world_size, classes), dtype=torch.int64, device=worker.device)
-    counts[worker.rank] = torch.tensor(np.bincount(labels.cpu().numpy().astype(np.int64), minlength=classes))
+    counts[worker.rank] = torch.tensor(np.bincount(labels.numpy().astype(np.int64), minlength=classes))
     return parallel.sum_over_ranks(counts, worker).cpu().numpy()
 
 
@@ -140,7 +144,6 @@ def even_parts(size: int, classes: int) -> list[int]:
 
 def draw_evenly(labels: Tensor, classes: int) -> Tensor:
     """Places (n,) of rows drawn with replacement, of each class as many, by torch's generator."""
-    labels = labels.cpu()
     of_class = [torch.nonzero(labels == index)[:, 0] for index in range(classes)]
     parts = zip(of_class, even_parts(len(labels), classes), strict=True)
     return torch.cat([rows[torch.randint(len(rows), (count,))] for rows, count in parts])
@@ -164,6 +167,6 @@ def kept_rows(counts: np.ndarray) -> np.ndarray:
 def keep(labels: Tensor, counts: np.ndarray, seed: int, rank: int) -> Tensor:
     """Places of the rows that a rank keeps, in their order: counts[c] of each class c, by a draw of their own."""
     rng = np.random.default_rng([seed, rank])
-    found = labels.cpu().numpy()
+    found = labels.numpy()
     rows = [rng.choice(np.flatnonzero(found == label), count, replace=False) for label, count in enumerate(counts.tolist())]
     return torch.from_numpy(np.sort(np.concatenate(rows)))

@@ -225,6 +225,12 @@ def times(resources: config.Resources, count: int) -> dict[str, float]:
     return {name: amount * count for name, amount in resources.items()}
 
 
+def nodes_with(resources: config.Resources) -> int:
+    """How many nodes have so much of each resource, free or not."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return sum(all(node.get(name, 0) >= amount for name, amount in resources.items()) for node in nodes)
+
+
 def total_cpus() -> float:
     return ray.cluster_resources().get("CPU", 0.0)
 

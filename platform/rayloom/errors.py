@@ -6,7 +6,8 @@
     ├── DataError                the records break a promise: a join lost rows, a split overlaps, hand-offs differ
     │   └── LeakError            one feature alone tells the label: it was not known in time
     ├── ResourceError            CPUs, GPUs, ports, disk or the cluster itself cannot be had
-    ├── TrainingError            a worker failed or the loss is not finite
+    ├── TrainingError            a worker failed or hangs
+    │   └── DivergedError        the loss is not finite
     ├── BundleError              a bundle is incomplete, altered, or does not give its golden answers
     ├── RegistryError            the tracking server, a model, a version or an alias is not there
     ├── ServingError             the application did not become ready, or answers differ from offline ones
@@ -50,7 +51,11 @@ class ResourceError(RayloomError):
 
 
 class TrainingError(RayloomError):
-    """A training worker failed, or the loss stopped being finite."""
+    """A training worker failed or hangs."""
+
+
+class DivergedError(TrainingError):
+    """The loss stopped being finite."""
 
 
 class BundleError(RayloomError):

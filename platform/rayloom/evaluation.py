@@ -44,6 +44,22 @@ def require_both_classes(labels: np.ndarray, split: str) -> None:
         )
 
 
+def selection(settings: config.Evaluate, classes: int) -> tuple[str, int]:
+    """The validation metric that tells which epoch is best, and 1 where higher is better, -1 where lower is."""
+    return ("auc" if classes == 2 else "accuracy"), 1
+
+
+def require_several_classes(labels: np.ndarray, split: str) -> None:
+    """Raises DataError where all rows of a split have the same label."""
+    require_both_classes(labels, split)
+
+
+def judge(labels: np.ndarray, logits: np.ndarray, settings: config.Evaluate) -> tuple[dict[str, float], np.ndarray]:
+    """Validation metrics of logits (n,) or (n, classes), and the rows' probabilities."""
+    probabilities = 1 / (1 + np.exp(-logits))
+    return score(labels, probabilities, best_threshold(labels, probabilities)), probabilities
+
+
 def best_threshold(labels: np.ndarray, probabilities: np.ndarray) -> float:
     """The threshold with the highest F1 on these rows (validation rows, never test rows)."""
     precision, recall, thresholds = sk.precision_recall_curve(labels, probabilities)

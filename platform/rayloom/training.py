@@ -2,86 +2,288 @@
 
 Same seed, data and world size give the same weights, bit for bit on CPU. Every rank takes the same number of steps, every
 row is seen once an epoch (unless `train.balance` says otherwise), and validation covers every row of the split once, over all
-ranks.
-
-Not here yet: mixed precision, gradient accumulation, resuming inside an epoch.
+ranks. A run goes on from its last checkpoint, inside an epoch too, to the weights that it would have had without a stop.
 """
 
-import json
 import math
 import os
+import resource
 import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from rayloom import config, evaluation, models, parallel
-from rayloom.balance import Balanced, Batch, balance
-from rayloom.errors import DataError, TrainingError
+from rayloom import checkpoints, config, evaluation, feeding, models, optimization, parallel
+from rayloom.balance import balance
+from rayloom.checkpoints import Checkpoint, Writer
+from rayloom.errors import DataError, DivergedError
 from rayloom.features import FeatureState
+from rayloom.feeding import Batch, Rows
 from rayloom.worker import Shard, Worker
 
 GOLDEN_ROWS = 64
 """The first validation rows, whose answers go with every checkpoint and so into the bundle."""
 
 EVALUATION_ROWS = 8192
-"""Rows scored at once in validation; bounds memory, does not change an answer."""
+"""The most rows scored at once in validation; bounds memory, does not change an answer."""
 
-SHORTEST = 4
-"""Steps of the shortest schedule: OneCycleLR begins at a fraction of the rate, and a run of one step would learn nothing."""
+LOOK = 20
+"""Steps after which ranks agree whether the loss is finite and whether to save: rarely enough to cost nothing."""
 
 
 def train(pipeline: config.Pipeline, state: FeatureState, worker: Worker, shards: dict[str, Shard]) -> None:
-    """Trains and reports each epoch, with a checkpoint on rank 0.
+    """Trains from the run's last checkpoint, or from the beginning, and leaves checkpoints; see `rayloom.checkpoints`.
 
     Args:
-        pipeline: the whole pipeline file.
+        pipeline: the whole pipeline file, with `model` as `rayloom.models.resolve` gave it.
         state: what the training split taught.
         worker: this rank.
         shards: this rank's rows of "train" and "validation".
 
-    A checkpoint is a folder of `model.safetensors`, `optimizer.pt` (optimizer and schedule) and `progress.json`
-    ({"history": [metrics by epoch], "golden": [probabilities of the first validation rows]}).
-
     Raises:
         DataError: a split has fewer rows than there are ranks, all validation rows have one label, or `train.balance` lacks
             rows of a class.
-        TrainingError: the loss is not finite.
+        DivergedError: the loss is not finite; on all ranks together.
+        TrainingError: a rank does not come to a collective within `train.timeout_s`; the sentence names it.
     """
     for name, shard in shards.items():
         if shard.total < worker.world_size:
             raise DataError(f"The {name} split has {shard.total} rows for {worker.world_size} workers; lower train.workers.")
-    make_deterministic(pipeline.seed)
-    settings = pipeline.train
-    model = parallel.wrap(models.build(pipeline.model, state), worker)
-    data = {name: to_device(shard, worker) for name, shard in shards.items()}
-    rows = balance(settings.balance, data["train"], shards["train"].total, len(state.classes), worker, pipeline.seed)
-    steps = count_steps(rows.sizes, settings.batch_size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.lr, total_steps=max(SHORTEST, steps * settings.epochs))
-    history = resume(worker, model, optimizer, schedule)
-    for epoch in range(len(history), settings.epochs):
-        began = time.perf_counter()
-        seed_rank(pipeline.seed, epoch, worker.rank)
-        loss = run_epoch(model, optimizer, schedule, rows, steps, worker)
-        metrics, answers = validate(model, data["validation"], shards["validation"].total, worker)
-        history.append({"epoch": epoch, "loss": loss, **metrics, **rows.figures, "seconds": time.perf_counter() - began})
-        with TemporaryDirectory(prefix="rayloom-checkpoint-") as folder:
-            if worker.rank == 0:
-                save(Path(folder), model, optimizer, schedule, history, answers[:GOLDEN_ROWS])
-            worker.report(history[-1], Path(folder) if worker.rank == 0 else None)
+    prepare(pipeline)
+    with parallel.naming_hung_ranks(worker, pipeline.train.timeout_s):
+        Loop(pipeline, state, worker, shards).run()
 
 
-def make_deterministic(seed: int) -> None:
-    """Fixes initial weights and allows only kernels that repeat their sums in one order."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with a fixed workspace
-    torch.use_deterministic_algorithms(True)
-    torch.manual_seed(seed)
+def prepare(pipeline: config.Pipeline) -> None:
+    """Sets torch's threads, fixes initial weights, and allows only kernels that repeat their sums in one order."""
+    torch.set_num_threads(pipeline.train.cpus)
+    if pipeline.train.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with a fixed workspace
+        torch.use_deterministic_algorithms(True)
+    torch.manual_seed(pipeline.seed)
+
+
+class Loop:
+    """A rank's part of a run. `run` is to be called on all ranks, once."""
+
+    def __init__(self, pipeline: config.Pipeline, state: FeatureState, worker: Worker, shards: dict[str, Shard]):
+        settings = pipeline.train
+        self.pipeline, self.settings, self.worker = pipeline, settings, worker
+        network = models.build(pipeline.model, state)
+        if checkpoints.last(worker.checkpoints) is None:
+            models.load_pretrained(network, pipeline.model)
+        self.model = parallel.wrap(network, worker, settings)
+        self.average = optimization.Average(network, settings.ema) if settings.ema else None
+        places = {
+            name: feeding.place(shard, worker.device, config.count_bytes(settings.memory)) for name, shard in shards.items()
+        }
+        self.validation, self.validation_rows = places["validation"], shards["validation"].total
+        self.rows = balance(settings.balance, places["train"], shards["train"].total, len(state.classes), worker, pipeline.seed)
+        self.steps = count_steps(self.rows.sizes, settings.batch_size)
+        self.optimizer = optimization.optimizer(network, settings, optimization.rate(settings, worker.world_size))
+        self.schedule = optimization.schedule(self.optimizer, settings, self.steps * settings.epochs)
+        self.scaler = torch.amp.GradScaler("cuda", enabled=settings.precision == "fp16")
+        self.metric, self.sign = evaluation.selection(pipeline.evaluate, len(state.classes))
+        self.history: list[dict[str, float]] = []
+        self.golden: list = []
+        self.timeline = worker.timeline
+        self.timeline["model built"] = time.time()
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=worker.device)
+        self.writer = self._writer() if worker.rank == 0 else None
+
+    def _writer(self) -> Writer:
+        return Writer(self.worker.checkpoints, self.settings.checkpoint.keep, f"validation_{self.metric}", self.sign)
+
+    def run(self) -> None:
+        """Trains to the last epoch, or until `train.patience` is at its end."""
+        epoch, step, generators = self.resume()
+        while epoch < self.settings.epochs and not self.is_stalled():
+            self.run_epoch(epoch, step, generators)
+            epoch, step, generators = epoch + 1, 0, None
+        if self.writer:
+            self.writer.close()
+
+    def is_stalled(self) -> bool:
+        """Whether the best epoch lies `train.patience` epochs back; ranks agree, since they share the history."""
+        if not self.settings.patience:
+            return False
+        reached = [self.sign * metrics[f"validation_{self.metric}"] for metrics in self.history]
+        return len(reached) - reached.index(max(reached)) > self.settings.patience if reached else False
+
+    def run_epoch(self, epoch: int, start: int, generators: dict[str, Tensor] | None) -> None:
+        """Trains the steps of an epoch from `start` on, validates, saves and reports."""
+        seed_rank(self.pipeline.seed, epoch, self.worker.rank)
+        order = self.rows.order()
+        if generators:
+            self.restore_generators(generators)
+        self.model.train()
+        began = self.saved_at = time.perf_counter()
+        for step, batch in enumerate(self.rows.batches(order, self.steps, start), start + 1):
+            self.take_step(batch, batch_rows(self.rows.sizes, self.steps, step - 1))
+            if step < self.steps:
+                self.look(epoch, step)
+        loss = self.agreed_loss() / self.rows.total
+        seconds = time.perf_counter() - began
+        metrics = self.validate()
+        self.loss_sum.zero_()
+        speed = self.rows.total * (self.steps - start) / self.steps / seconds
+        self.history.append(
+            self.agree({"epoch": epoch, "loss": loss, **metrics, **self.rows.figures, **self.costs(speed, began)})
+        )
+        self.save(epoch + 1, 0)
+        self.worker.report(self.history[-1])
+
+    def take_step(self, batch: Batch, rows: int) -> None:
+        """One optimizer step on this rank's part of a batch that has `rows` rows over all ranks."""
+        parts = split(batch, self.settings.accumulate)
+        for inner in parts[:-1]:
+            with parallel.unsynchronised(self.model):
+                self.backward(inner, rows)
+        self.backward(parts[-1], rows)
+        if self.settings.clip_norm:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.schedule.step()
+        if self.average:
+            self.average.update(parallel.unwrap(self.model))
+        self.timeline.setdefault("first step", time.time())
+
+    def backward(self, batch: Batch, rows: int) -> None:
+        with parallel.autocast(self.worker, self.settings.precision):
+            logits = self.model(batch)
+        loss = row_losses(logits.float(), batch["label"], self.rows.weights, self.settings.label_smoothing).sum()
+        # DDP averages gradients over ranks; this factor makes that the mean over the whole batch, though ranks' parts of it
+        # may differ by a row.
+        self.scaler.scale(loss * self.worker.world_size / rows).backward()
+        self.loss_sum += loss.detach()
+
+    def look(self, epoch: int, step: int) -> None:
+        """Between steps: stops where the loss is not finite, and saves where it is time. Ranks agree on both."""
+        wanted = self.settings.checkpoint
+        is_due = wanted.every_steps is not None and step % wanted.every_steps == 0
+        if not is_due and step % LOOK:
+            return
+        self.agreed_loss()
+        if wanted.every_seconds and not is_due:
+            is_due = self.agree(time.perf_counter() - self.saved_at >= wanted.every_seconds)
+        if is_due:
+            self.save(epoch, step)
+            self.saved_at = time.perf_counter()
+
+    def agreed_loss(self) -> float:
+        """The summed loss of the epoch's rows so far, over all ranks.
+
+        Raises:
+            DivergedError: it is not finite (on all ranks together, since they agree on it).
+        """
+        loss = float(parallel.sum_over_ranks(self.loss_sum.clone(), self.worker))
+        if not math.isfinite(loss):
+            raise DivergedError(
+                f"The training loss became {loss} in epoch {len(self.history)}: the run diverged; lower train.lr (now "
+                f"{self.settings.lr:g}), raise train.warmup, or set train.clip_norm."
+            )
+        return loss
+
+    def agree(self, value: Any) -> Any:
+        """Rank 0's value on all ranks."""
+        return parallel.share(value, self.worker)
+
+    def costs(self, speed: float, began: float) -> dict[str, float]:
+        """What the epoch cost: rows a second over all ranks, seconds with validation, and a worker's peak memory."""
+        peak = torch.tensor([peak_bytes(self.worker) / 2**20], device=self.worker.device)
+        return {
+            "samples_per_s": speed,
+            "seconds": time.perf_counter() - began,
+            "peak_mb": float(parallel.gather(peak, self.worker).max()),
+            "wire_bytes": parallel.wire_bytes(self.model, self.worker.world_size),
+        }
+
+    def network(self) -> nn.Module:
+        """The module whose weights are the model."""
+        return self.average.model if self.average else parallel.unwrap(self.model)
+
+    def validate(self) -> dict[str, float]:
+        """Metrics over every validation row once, on rank 0 (empty on others); keeps the first rows' answers as golden ones."""
+        most = min(EVALUATION_ROWS, 4 * self.settings.batch_size)
+        logits = parallel.gather_rows(predict(self.network(), self.validation, most), self.validation_rows, self.worker)
+        labels = self.validation.labels.to(self.worker.device)
+        labels = parallel.gather_rows(labels, self.validation_rows, self.worker)
+        if self.worker.rank:
+            return {}
+        known = labels.cpu().numpy()
+        evaluation.require_several_classes(known, "validation")
+        metrics, answers = evaluation.judge(known, logits.cpu().numpy(), self.pipeline.evaluate)
+        self.golden = answers[:GOLDEN_ROWS].tolist()
+        return {f"validation_{name}": value for name, value in metrics.items()}
+
+    def save(self, epoch: int, step: int) -> None:
+        """Hands a checkpoint to the writer; `epoch` and `step` come next. On all ranks: each has generators of its own."""
+        sums = parallel.gather(self.loss_sum, self.worker)
+        generators = {name: parallel.gather(one, self.worker).cpu() for name, one in self.generators().items()}
+        if self.writer is None:
+            return
+        training = {
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "model": parallel.unwrap(self.model).state_dict() if self.average else {},
+            "average_steps": self.average.steps if self.average else 0,
+            "loss_sums": sums,
+            "generators": generators,
+        }
+        progress = {
+            "epoch": epoch, "step": step, "world_size": self.worker.world_size,
+            "timeline": self.timeline, "history": self.history, "golden": self.golden,
+        }  # fmt: skip
+        self.writer.write((epoch, step), self.network().state_dict(), training, progress)
+
+    def generators(self) -> dict[str, Tensor]:
+        """The states of this rank's random generators, on its device."""
+        states = {"cpu": torch.get_rng_state()}
+        if parallel.on_gpu(self.worker):
+            states["cuda"] = torch.cuda.get_rng_state(self.worker.device)
+        return {name: state.to(self.worker.device) for name, state in states.items()}
+
+    def restore_generators(self, states: dict[str, Tensor]) -> None:
+        torch.set_rng_state(states["cpu"][self.worker.rank].cpu())
+        if "cuda" in states and parallel.on_gpu(self.worker):
+            torch.cuda.set_rng_state(states["cuda"][self.worker.rank].cpu(), self.worker.device)
+
+    def resume(self) -> tuple[int, int, dict[str, Tensor] | None]:
+        """Goes on from the last checkpoint; returns the epoch and step that come next, and generators inside an epoch.
+
+        With another number of ranks than the checkpoint's, the interrupted epoch goes on at its step with the new shards.
+        """
+        checkpoint = checkpoints.last(self.worker.checkpoints)
+        if checkpoint is None:
+            return 0, 0, None
+        training, progress = checkpoint.training(self.worker.device), checkpoint.progress()
+        self.load(checkpoint, training)
+        self.history, self.golden, self.timeline = (progress[name] for name in ("history", "golden", "timeline"))
+        epoch, step = checkpoint.place
+        if not step:
+            return epoch, 0, None
+        if progress["world_size"] == self.worker.world_size:
+            self.loss_sum += training["loss_sums"][self.worker.rank]
+            return epoch, step, training["generators"]
+        self.loss_sum += training["loss_sums"].sum() / self.worker.world_size
+        return epoch, min(step, self.steps - 1), None
+
+    def load(self, checkpoint: Checkpoint, training: dict[str, Any]) -> None:
+        weights = checkpoint.weights()
+        if self.average:
+            self.average.load(weights, training["average_steps"])
+        parallel.unwrap(self.model).load_state_dict(training["model"] if self.average else weights)
+        self.optimizer.load_state_dict(training["optimizer"])
+        self.schedule.load_state_dict(training["schedule"])
+        self.scaler.load_state_dict(training["scaler"])
 
 
 def seed_rank(seed: int, epoch: int, rank: int) -> None:
@@ -95,80 +297,50 @@ def count_steps(sizes: list[int], batch_size: int) -> int:
     return min(math.ceil(sum(sizes) / batch_size), min(sizes))
 
 
-def run_epoch(
-    model: nn.Module, optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler,
-    rows: Balanced, steps: int, worker: Worker,
-) -> float:  # fmt: skip
-    """One pass over the training rows; returns the mean loss of a row, weighted as in training, over all ranks.
-
-    Raises:
-        TrainingError: the loss is not finite (on all ranks together, since they agree on it).
-    """
-    model.train()
-    loss_sum = torch.zeros((), dtype=torch.float64, device=worker.device)
-    for step, batch in enumerate(rows.batches(steps)):
-        weight = None if rows.weights is None else rows.weights[batch["label"].long()]
-        losses = binary_cross_entropy_with_logits(model(batch), batch["label"], weight, reduction="sum")
-        # DDP averages gradients over ranks; this factor makes that the mean over the whole batch, though ranks' parts of it
-        # may differ by a row.
-        (losses * worker.world_size / batch_rows(rows.sizes, steps, step)).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        schedule.step()
-        loss_sum += losses.detach()
-    loss = float(parallel.sum_over_ranks(loss_sum, worker)) / rows.total
-    if not math.isfinite(loss):
-        raise TrainingError(f"The training loss became {loss}; lower train.lr (now {schedule.base_lrs[0]:g} at the start).")
-    return loss
-
-
 def batch_rows(sizes: list[int], steps: int, step: int) -> int:
     """Rows of a step's batch over all ranks."""
     return sum(rows // steps + (step < rows % steps) for rows in sizes)
 
 
-def validate(model: nn.Module, data: Batch, total: int, worker: Worker) -> tuple[dict[str, float], list[float]]:
-    """Metrics over every validation row once, and the rows' probabilities in the split's order."""
-    probabilities = parallel.gather_rows(predict(model, data), total, worker).cpu().numpy()
-    labels = parallel.gather_rows(data["label"], total, worker).cpu().numpy()
-    evaluation.require_both_classes(labels, "validation")
-    metrics = evaluation.score(labels, probabilities, evaluation.best_threshold(labels, probabilities))
-    return {f"validation_{name}": value for name, value in metrics.items()}, probabilities.tolist()
+def split(batch: Batch, parts: int) -> list[Batch]:
+    """The batch's rows in `parts` parts, or in as many as it has rows."""
+    if parts == 1:
+        return [batch]
+    cut = {name: values.tensor_split(min(parts, len(values))) for name, values in batch.items()}
+    return [dict(zip(cut, part, strict=True)) for part in zip(*cut.values(), strict=True)]
 
 
-def predict(model: nn.Module, data: Batch) -> Tensor:
-    """Probabilities (n,) of the rows, without gradients or dropout."""
-    model = parallel.unwrap(model)
+def row_losses(logits: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
+    """The cross-entropy (n,) of each row.
+
+    Args:
+        logits: (n,) for two classes, (n, classes) for more.
+        labels: (n,) of classes from 0.
+        weights: (classes,), what a row of each class counts; None for one each.
+        smoothing: part of the target that is spread evenly over all classes (Szegedy et al., 2016).
+    """
+    if logits.dim() == 1:
+        targets = labels * (1 - smoothing) + smoothing / 2 if smoothing else labels
+        losses = binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    else:
+        losses = cross_entropy(logits, labels.long(), label_smoothing=smoothing, reduction="none")
+    return losses if weights is None else losses * weights[labels.long()]
+
+
+def predict(model: nn.Module, rows: Rows, most: int = EVALUATION_ROWS) -> Tensor:
+    """Logits (n,) or (n, classes) of all rows in fp32, as they are served: no gradients, dropout or lower precision."""
     model.eval()
     with torch.inference_mode():
-        inputs = {name: values for name, values in data.items() if name != "label"}
-        parts = zip(*(values.split(EVALUATION_ROWS) for values in inputs.values()), strict=True)
-        return torch.cat([torch.sigmoid(model(dict(zip(inputs, part, strict=True)))) for part in parts])
+        return torch.cat([model(batch).float() for batch in _in_order(rows, most)])
 
 
-def to_device(shard: Shard, worker: Worker) -> Batch:
-    """The shard's arrays as tensors of the worker's device; they stay there for all epochs."""
-    return {name: torch.tensor(values, device=worker.device) for name, values in shard.arrays.items()}
+def _in_order(rows: Rows, most: int) -> Iterator[Batch]:
+    parts: Iterable[Tensor] = torch.arange(len(rows.labels)).split(most)
+    return rows.take(parts)
 
 
-def save(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler,
-    history: list[dict], golden: list[float],
-) -> None:  # fmt: skip
-    """Writes a checkpoint into an empty folder."""
-    save_file(parallel.unwrap(model).state_dict(), folder / "model.safetensors")
-    torch.save({"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}, folder / "optimizer.pt")
-    (folder / "progress.json").write_text(json.dumps({"history": history, "golden": golden}))
-
-
-def resume(
-    worker: Worker, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler
-) -> list[dict]:
-    """Loads the worker's checkpoint, where there is one; returns the history of the epochs that it has behind it."""
-    if worker.checkpoint is None:
-        return []
-    parallel.unwrap(model).load_state_dict(load_file(worker.checkpoint / "model.safetensors"))
-    state = torch.load(worker.checkpoint / "optimizer.pt", weights_only=True, map_location=worker.device)
-    optimizer.load_state_dict(state["optimizer"])
-    schedule.load_state_dict(state["schedule"])
-    return json.loads((worker.checkpoint / "progress.json").read_text())["history"]
+def peak_bytes(worker: Worker) -> int:
+    """The most memory that this process has held, on its GPU where it has one."""
+    if parallel.on_gpu(worker):
+        return torch.cuda.max_memory_allocated(worker.device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

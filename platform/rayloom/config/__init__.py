@@ -3,7 +3,7 @@
 What is not here: whether columns exist (`etl/check.py`) and whether the cluster has room (`cluster.py`).
 """
 
-from rayloom.config.base import Name, Resources, Section, Share
+from rayloom.config.base import Name, Resources, Section, Share, count_bytes
 from rayloom.config.etl import (
     SPLITS,
     ByHash,
@@ -20,5 +20,6 @@ from rayloom.config.etl import (
 )
 from rayloom.config.features import Category, Date, Feature, Features, Number
 from rayloom.config.load import Document, check, load
-from rayloom.config.pipeline import Cluster, Evaluate, Gate, Model, Pipeline, Serve, Storage, Tracking, Train
+from rayloom.config.pipeline import Cluster, Evaluate, Gate, Model, Pipeline, Serve, Storage, Tracking
 from rayloom.config.sources import Csv, Delta, Images, Json, Parquet, Source, Sql, Text
+from rayloom.config.training import Checkpoints, Train

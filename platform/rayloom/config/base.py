@@ -9,6 +9,19 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 Resources = dict[str, Annotated[float, Field(ge=0)]]
 
 
+Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,6}[mg]$")]
+"""Binary megabytes or gigabytes: 512m, 2g."""
+
+
+def count_bytes(memory: str) -> int:
+    """Bytes of a Memory.
+
+    >>> count_bytes("2g")
+    2147483648
+    """
+    return int(memory[:-1]) * {"m": 2**20, "g": 2**30}[memory[-1]]
+
+
 def _percent_to_share(value: Any) -> Any:
     if isinstance(value, str) and value.strip().endswith("%"):
         try:

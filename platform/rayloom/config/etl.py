@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from rayloom.config.base import Name, Resources, Section, Share
+from rayloom.config.base import Memory, Name, Resources, Section, Share
 from rayloom.config.sources import Source
 
 SPLITS = ("train", "validation", "test")
@@ -260,7 +260,7 @@ def _require_memory(memory: str) -> str:
     return memory
 
 
-Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]*[mg]$"), AfterValidator(_require_memory)]
+ExecutorMemory = Annotated[Memory, AfterValidator(_require_memory)]
 
 RESERVED = ("uncastable", "outlier_", "duplicate_")
 """Names, and beginnings of names, under which rows are set aside by no rule."""
@@ -282,7 +282,7 @@ class Etl(Section):
     handoff: Literal["parquet", "memory"] = Field(default="parquet", description="how the rows of a new version reach Ray Data")
     executors: int = Field(default=1, ge=1, le=1000)
     executor_cores: int | None = Field(default=None, ge=1, le=256, description="default: what the cluster has, up to 4")
-    executor_memory: Memory = "2g"
+    executor_memory: ExecutorMemory = "2g"
     partitions: int = Field(default=4, ge=1, le=100_000, description="Spark's shuffle partitions")
     resources: Resources = Field(default={}, description="Ray resources an executor asks for besides its CPUs")
 

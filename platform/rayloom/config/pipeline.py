@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from rayloom.config.base import Fraction, Name, Resources, Section
 from rayloom.config.etl import Etl
 from rayloom.config.features import Features
+from rayloom.config.training import Train
 
 
 class Model(Section):
@@ -18,23 +19,6 @@ class Model(Section):
     hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field(default=[128, 64], min_length=1)
     embedding: int = Field(default=8, ge=1, le=4096)
     dropout: Fraction = 0.2
-
-
-class Train(Section):
-    """The training loop. `batch_size` counts rows over all ranks."""
-
-    launcher: str = "ray"
-    workers: int = Field(default=2, ge=1, le=4096)
-    gpu: bool = False
-    resources: Resources = Field(default={}, description="Ray resources a worker asks for besides its CPU and GPU")
-    epochs: int = Field(default=4, ge=1, le=100_000)
-    batch_size: int = Field(default=1024, ge=1)
-    lr: float = Field(default=2e-3, gt=0, le=10)
-    weight_decay: float = Field(default=1e-2, ge=0)
-    max_failures: int = Field(default=1, ge=0, description="how often a failed group of workers is started again")
-    balance: Literal["none", "class_weights", "weighted_sampling", "down_sampling"] = Field(
-        default="none", description="what is done about classes of different sizes in training; see rayloom.balance"
-    )
 
 
 class Gate(Section):

@@ -4,15 +4,27 @@ A launcher is a module with two functions:
 
     require_room(pipeline)                    refuses, within seconds, what the cluster has no room for
     launch(pipeline, state, splits, run)      trains and returns a `rayloom.launchers.result.Result`
+
+`pipeline` has its model section resolved, `splits` are "train" and "validation" as model inputs in Ray's object store, and
+`run` is the run's id: checkpoints go to <root>/runs/<run>/checkpoints, and a run that has some goes on from the last. `launch`
+raises
+
+    DataError         a split has fewer rows than there are workers, or lacks what training needs
+    ResourceError     the cluster has no room for the workers
+    DivergedError     the loss is not finite
+    TrainingError     a worker failed more often than `train.max_failures`; the sentence names the rank and its error
 """
 
 from types import ModuleType
 
 from rayloom.errors import ConfigError, hint
-from rayloom.launchers import ray_train
+from rayloom.launchers import inline, ray_train, spark, torchrun
 
 LAUNCHERS: dict[str, ModuleType] = {
     "ray": ray_train,
+    "torchrun": torchrun,
+    "spark": spark,
+    "inline": inline,
 }
 
 

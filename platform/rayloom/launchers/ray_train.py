@@ -1,77 +1,70 @@
-"""Launcher `ray`: Ray Train's TorchTrainer makes the process group (gloo on CPU, NCCL on GPU) and restarts failed workers."""
+"""Launcher `ray`: Ray Train's TorchTrainer starts the workers, watches them, and starts them again where one fails."""
 
-import json
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from contextlib import contextmanager
 
 import ray.train
 import ray.train.torch
-from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.backend import Backend, BackendConfig
 
-from rayloom import cluster, config, training
+from rayloom import config
 from rayloom.datasets import Encoded
-from rayloom.errors import DataError, TrainingError
 from rayloom.features import FeatureState
-from rayloom.launchers.result import Result
-from rayloom.worker import Shard, Worker, bounds
-
-SCORE = "validation_auc"
+from rayloom.launchers import failures, room
+from rayloom.launchers.result import Result, collect, folder_of
 
 
 def require_room(pipeline: config.Pipeline) -> None:
-    """Raises ResourceError where the cluster has no room for the workers."""
-    needed = cluster.times(_per_worker(pipeline.train), pipeline.train.workers)
-    cluster.require(needed, "train", "lower train.workers", pipeline.cluster)
-
-
-def _per_worker(settings: config.Train) -> dict[str, float]:
-    return {"CPU": 1.0, **({"GPU": 1.0} if settings.gpu else {}), **settings.resources}
+    """Raises ResourceError where the cluster has no room for the workers, or for the fewest of them."""
+    room.require(pipeline, pipeline.train.min_workers)
 
 
 def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Encoded], run: str) -> Result:
-    """Trains on `train.workers` Ray workers.
-
-    Args:
-        splits: "train" and "validation" as model inputs in Ray's object store.
-        run: the run's id; checkpoints go to <root>/runs/<run>/checkpoints.
-
-    Raises:
-        DataError: a split has fewer rows than there are workers.
-        ResourceError: the cluster has no room for the workers.
-        TrainingError: a worker failed more often than `train.max_failures`; the sentence names the rank and its error.
-    """
+    """Trains on `train.workers` Ray workers; see `rayloom.launchers`."""
+    launched = time.time()
     settings = pipeline.train
-    require_rows({name: encoded.rows for name, encoded in splits.items()}, settings.workers)
+    room.require_rows(splits, settings.workers)
     require_room(pipeline)
-    storage = pipeline.storage.path() / "runs" / run
+    folder = folder_of(pipeline, run)
     trainer = ray.train.torch.TorchTrainer(
         _loop,
-        train_loop_config={"pipeline": pipeline, "state": state, "splits": splits},
+        train_loop_config={"pipeline": pipeline, "state": state, "splits": splits, "folder": folder},
+        torch_config=_OwnGroup(),  # type: ignore[arg-type]
         scaling_config=ScalingConfig(
-            num_workers=settings.workers, use_gpu=settings.gpu, resources_per_worker=_per_worker(settings)
+            num_workers=(settings.min_workers, settings.workers) if settings.min_workers else settings.workers,  # type: ignore[arg-type]
+            use_gpu=settings.gpu,
+            resources_per_worker=room.per_worker(settings),
         ),
         run_config=RunConfig(
-            name="checkpoints",
-            storage_path=str(storage),
-            failure_config=FailureConfig(max_failures=settings.max_failures),
-            checkpoint_config=CheckpointConfig(num_to_keep=1, checkpoint_score_attribute=SCORE, checkpoint_score_order="max"),
+            name="ray-train", storage_path=str(folder.parent), failure_config=FailureConfig(max_failures=settings.max_failures)
         ),
     )
     try:
         with _own_interrupt_handler():
-            result = trainer.fit()
+            trainer.fit()
     except ray.train.TrainingFailedError as error:
-        raise TrainingError(f"Training failed: {_cause(error)}. The workers' logs lie in the Ray session's folder.") from error
-    return _result(result)
+        failures.raise_first(folder.parent / "failures", _cause(error))
+    failures.raise_final(folder.parent / "failures")
+    return collect(pipeline, len(state.classes), run, launched)
 
 
-def require_rows(rows: dict[str, int], workers: int) -> None:
-    """Raises DataError where a split has fewer rows than there are workers: said here, it costs no start of workers."""
-    for name, count in rows.items():
-        if count < workers:
-            raise DataError(f"The {name} split has {count} rows for {workers} workers; lower train.workers.")
+class _OwnGroup(BackendConfig):
+    """Leaves the process group to the workers. Ray's own set-up has the controller import torch first, for seconds, while the
+    workers wait to be started."""
+
+    backend = "own"  # TorchTrainer asks for it
+    init_method = "env"
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return _SharedGpus
+
+
+class _SharedGpus(Backend):
+    share_cuda_visible_devices = True  # NCCL moves data between GPUs of a node directly where each sees the other
 
 
 @contextmanager
@@ -91,36 +84,15 @@ def _own_interrupt_handler() -> Iterator[None]:
 
 def _cause(error: Exception) -> str:
     """The workers' own errors as one line; Ray keeps them by rank."""
-    failures = getattr(error, "worker_failures", None)
-    if not failures:
-        return f"{str(error).strip().splitlines()[-1]:.400}".rstrip(".")
-    causes = {rank: str(getattr(failure, "__cause__", None) or failure).strip() for rank, failure in failures.items()}
-    return "; ".join(f"rank {rank}: {text.splitlines()[-1]:.400}".rstrip(".") for rank, text in sorted(causes.items()))
-
-
-def _result(result: ray.train.Result) -> Result:
-    if not result.best_checkpoints or result.checkpoint is None:
-        raise TrainingError("Training ended without a checkpoint; set train.epochs to 1 or more.")
-    best, _ = max(result.best_checkpoints, key=lambda pair: pair[1][SCORE])
-    last = Path(result.checkpoint.path) / "progress.json"
-    return Result(history=json.loads(last.read_text())["history"], best=Path(best.path))
+    caught = getattr(error, "worker_failures", None)
+    if not caught:
+        return f"{str(error).strip().splitlines()[-1]:.400}"
+    causes = {rank: str(getattr(failure, "__cause__", None) or failure).strip() for rank, failure in caught.items()}
+    return "; ".join(f"rank {rank}: {text.splitlines()[0]:.400}".rstrip(".") for rank, text in sorted(causes.items()))
 
 
 def _loop(given: dict) -> None:
-    """Runs in each Ray Train worker: fills in the Worker and this rank's shards, then calls the one training loop."""
-    context = ray.train.get_context()
-    rank, world_size = context.get_world_rank(), context.get_world_size()
-    shards = {name: _shard(encoded, rank, world_size) for name, encoded in given["splits"].items()}
-    checkpoint = ray.train.get_checkpoint()
-    with checkpoint.as_directory() if checkpoint else nullcontext() as folder:
-        worker = Worker(rank, world_size, str(ray.train.torch.get_device()), _report, Path(folder) if folder else None)
-        training.train(given["pipeline"], given["state"], worker, shards)
+    """Runs in each Ray Train worker: torch is imported here and not by the controller, which unpickles this function too."""
+    from rayloom.launchers.ray_worker import run
 
-
-def _shard(encoded: Encoded, rank: int, world_size: int) -> Shard:
-    starts = bounds(encoded.rows, world_size)
-    return Shard(encoded.read(starts[rank], starts[rank + 1]), encoded.rows)
-
-
-def _report(metrics: dict[str, float], folder: Path | None) -> None:
-    ray.train.report(metrics, checkpoint=Checkpoint.from_directory(str(folder)) if folder else None)
+    run(**given)

@@ -50,6 +50,20 @@ def build(model: config.Model, state: FeatureState) -> nn.Module:
     return find(model.family)(model, state)
 
 
+def resolve(model: config.Model, state: FeatureState) -> config.Model:
+    """The model section with all that `build` needs of the disk or a hub written into it: a replica has neither.
+
+    Raises:
+        ConfigError: as `require`.
+    """
+    require(model, state)
+    return model
+
+
+def load_pretrained(network: nn.Module, model: config.Model) -> None:
+    """Gives a fresh network the pretrained weights that the model section names, where it names some."""
+
+
 def find(family: str) -> Callable[[config.Model, FeatureState], nn.Module]:
     """What builds a family: by its name in FAMILIES, or a user's own as 'package.module:function'.
 

@@ -1,0 +1,47 @@
+"""A training process that torchrun started, on its own or for Spark: `python -m rayloom.launchers.process FOLDER`.
+
+It knows its rank by RANK and WORLD_SIZE, finds the others by MASTER_ADDR and MASTER_PORT, and its job in the folder. Neither
+Ray nor Spark is imported.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from rayloom import training
+from rayloom.launchers import failures, handover
+from rayloom.launchers.group import process_group
+from rayloom.worker import Worker
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    timeline = {"worker started": time.time()}
+    _end_with_parent()
+    job = handover.read(Path(sys.argv[1]))
+    sys.path += [folder for folder in job.modules if folder not in sys.path]
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    settings = job.pipeline.train
+    device = f"cuda:{os.environ['LOCAL_RANK']}" if settings.gpu else "cpu"
+    with (
+        failures.noted(job.checkpoints.parent / "failures", rank),
+        process_group(rank, world_size, device, settings.timeout_s),
+    ):
+        timeline["group joined"] = time.time()
+        shards = job.shards(rank, world_size)
+        timeline["rows read"] = time.time()
+        worker = Worker(rank, world_size, device, job.checkpoints, timeline=timeline)
+        training.train(job.pipeline, job.state, worker, shards)
+
+
+def _end_with_parent() -> None:
+    """Asks Linux to end this process with the agent that started it: an agent that is killed cannot do it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What a Ray Train worker does: joins the others, takes its rows from Ray's object store, and runs the training loop."""
+
+import time
+from pathlib import Path
+
+import ray
+import ray.train
+from ray.train.collective import broadcast_from_rank_zero
+from torch.distributed import TCPStore
+
+from rayloom import config, training
+from rayloom.datasets import Encoded
+from rayloom.features import FeatureState
+from rayloom.launchers import failures
+from rayloom.launchers.group import process_group
+from rayloom.worker import Shard, Worker, bounds
+
+
+def run(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Encoded], folder: Path) -> None:
+    """Trains as the rank that Ray Train gave this process.
+
+    Args:
+        splits: "train" and "validation" as model inputs in Ray's object store.
+        folder: the run's checkpoints.
+    """
+    timeline = {"worker started": time.time()}
+    context = ray.train.get_context()
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    with failures.noted(folder.parent / "failures", rank):
+        device = _device(pipeline.train)
+        store = _store(rank, world_size) if world_size > 1 else None
+        with process_group(rank, world_size, device, pipeline.train.timeout_s, store):
+            timeline["group joined"] = time.time()
+            shards = {name: _shard(encoded, rank, world_size) for name, encoded in splits.items()}
+            timeline["rows read"] = time.time()
+            worker = Worker(rank, world_size, device, folder, ray.train.report, timeline)
+            training.train(pipeline, state, worker, shards)
+
+
+def _device(settings: config.Train) -> str:
+    if not settings.gpu:
+        return "cpu"
+    from ray.train.torch import get_device  # seconds to import, and only GPUs need it
+
+    return str(get_device())
+
+
+def _store(rank: int, world_size: int) -> TCPStore:
+    """Where ranks find each other: rank 0 listens on a port that the system picks, so that two runs at once do not collide."""
+    host = ray.util.get_node_ip_address()
+    store = TCPStore(host, 0, world_size, is_master=True, wait_for_workers=False) if rank == 0 else None
+    host, port = broadcast_from_rank_zero((host, store.port if store else 0))
+    return store or TCPStore(host, port, world_size, is_master=False)
+
+
+def _shard(encoded: Encoded, rank: int, world_size: int) -> Shard:
+    starts = bounds(encoded.rows, world_size)
+    return Shard(encoded.read(starts[rank], starts[rank + 1]), encoded.rows)

@@ -1,0 +1,106 @@
+"""Optimizer, learning rate and moving average, as the train section asks for them.
+
+rate(settings, world_size)             the learning rate at its highest
+optimizer(model, settings, lr)         AdamW or SGD, with weight decay on matrices alone
+schedule(optimizer, settings, steps)   warm-up from 0, then cosine, linear or constant
+Average(model, decay)                  an exponential moving average of the weights
+"""
+
+import math
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from rayloom import config
+
+
+def rate(settings: config.Train, world_size: int) -> float:
+    """The highest learning rate: lr, times the workers (linear: Goyal et al., 2017) or their square root (sqrt: Krizhevsky, 2014).
+
+    >>> rate(config.Train(lr=0.1, lr_scaling="sqrt"), 4)
+    0.2
+    """
+    factors = {"none": 1.0, "sqrt": math.sqrt(world_size), "linear": float(world_size)}
+    return settings.lr * factors[settings.lr_scaling]
+
+
+def optimizer(model: nn.Module, settings: config.Train, lr: float) -> Optimizer:
+    """The optimizer of all weights that are trained."""
+    groups = weight_decay_groups(model, settings.weight_decay)
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=lr, momentum=settings.momentum, nesterov=settings.momentum > 0)
+    return torch.optim.AdamW(groups, lr=lr)
+
+
+def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
+    """Matrices and kernels decay; biases, norms and embeddings do not: pulling those to zero does not make a function simpler."""
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    embeddings = {id(weight) for table in tables for weight in table.parameters()}
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    decays = [weight.dim() > 1 and id(weight) not in embeddings for weight in trained]
+    groups = [
+        {"params": [weight for weight, does in zip(trained, decays, strict=True) if does == decay], "weight_decay": amount}
+        for decay, amount in ((True, weight_decay), (False, 0.0))
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def schedule(optimizer: Optimizer, settings: config.Train, steps: int) -> LambdaLR:
+    """The learning rate by step, as a part of the highest.
+
+    Args:
+        steps: optimizer steps of the whole run.
+    """
+    warmup = round(settings.warmup * steps)
+    return LambdaLR(optimizer, lambda step: factor(step, warmup, steps, settings.schedule))
+
+
+def factor(step: int, warmup: int, steps: int, shape: str) -> float:
+    """Part of the highest learning rate in a step, counted from 0: never 0 in a step that is taken.
+
+    >>> [round(factor(step, 2, 6, "linear"), 2) for step in range(6)]
+    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - warmup)
+    if shape == "constant":
+        return 1.0
+    return max(0.0, 1 - done) if shape == "linear" else 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+class Average:
+    """The exponential moving average of a model's weights (Polyak and Juditsky, 1992): steadier than any one step's.
+
+    Args:
+        model: whose weights are averaged from now on.
+        decay: what remains of the average in a step. Early on less remains, so that the first weights do not linger.
+    """
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay, self.steps = decay, 0
+        self.model = deepcopy(model).requires_grad_(False)
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Takes a step's weights in."""
+        self.steps += 1
+        decay = min(self.decay, self.steps / (self.steps + 10))
+        ours, theirs = self.model.state_dict(), model.state_dict()
+        for name, value in theirs.items():
+            if value.is_floating_point():
+                ours[name].lerp_(value, 1 - decay)
+            else:
+                ours[name].copy_(value)
+
+    def state(self) -> dict[str, Tensor | int]:
+        """What `load` needs to go on; the averaged weights are the checkpoint's model."""
+        return {"steps": self.steps}
+
+    def load(self, weights: dict[str, Tensor], steps: int) -> None:
+        """Goes on from a checkpoint."""
+        self.model.load_state_dict(weights)
+        self.steps = steps

@@ -1,0 +1,106 @@
+"""Stage `deploy`: a model behind HTTP, whose answers are held against the offline ones."""
+
+import logging
+import time
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rayloom import cluster, config, datasets
+from rayloom.datasets import DatasetVersion
+from rayloom.errors import ServingError
+from rayloom.runs import Run, say
+from rayloom.stages.model import Trained
+
+
+def require_room_for_replicas(pipeline: config.Pipeline) -> None:
+    """Raises ResourceError where the cluster has no room for the replicas."""
+    needed = cluster.times({"CPU": 1.0, **pipeline.serve.resources}, pipeline.serve.replicas)
+    cluster.require(needed, "deploy", "lower serve.replicas", pipeline.cluster)
+
+
+def deploy(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.ndarray | None = None) -> str:
+    """Serves the model with Ray Serve and compares its HTTP answers with the offline ones.
+
+    Args:
+        offline: probabilities of the test rows where they are known; else the bundle's predictor gives them here.
+
+    Returns:
+        The application's URL. On a cluster that this command started, the application ends with the command.
+
+    Raises:
+        ServingError: the application did not become ready, a request failed, or an answer differs.
+    """
+    from ray import serve
+
+    from rayloom.serving import app
+
+    settings = run.pipeline.serve
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    with run.stage("deploy"):
+        require_room_for_replicas(run.pipeline)
+        if run.local:
+            # Not serve.shutdown(): it has Ray report the controller's wanted end as a failed task. The cluster ends it as well.
+            run.cleanup.callback(serve.delete, run.pipeline.name)
+        serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config={"enable_access_log": False})
+        try:
+            serve.run(app.build(run.pipeline, str(trained.version.version)), name=run.pipeline.name, route_prefix="/")
+        except RuntimeError as error:
+            raise ServingError(f"{trained.version} did not become ready: {_reason(run.pipeline.name) or error}") from None
+        url = f"http://{settings.host}:{settings.port}"
+        run.summary["serve"] = _compare(run, trained, dataset, offline, url)
+        return url
+
+
+def _reason(application: str) -> str:
+    """What a replica said when it refused to become ready: the last line of its traceback."""
+    from ray import serve
+
+    deployments = serve.status().applications[application].deployments.values()
+    return " ".join(deployment.message.strip().splitlines()[-1] for deployment in deployments if deployment.message.strip())
+
+
+def _compare(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.ndarray | None, url: str) -> dict:
+    """Sends raw test rows over HTTP, each in a request of its own and then all in one; returns the summary's figures."""
+    rows, places = _spread_rows(dataset, list(trained.bundle.state.columns), run.pipeline.serve.check_rows)
+    if offline is None:
+        from rayloom.serving.predictor import Predictor
+
+        expected = Predictor(trained.bundle).predict(rows)
+    else:
+        expected = offline[places]
+    records = [datasets.record(row, rows.column_names) for row in rows.to_pylist()]
+    requests = [[record] for record in records] + [records]
+    with httpx.Client(base_url=url, timeout=30) as client:
+        responses = [client.post("/predict", json=request) for request in requests]
+    ok = [response for response in responses if response.status_code == 200]
+    if len(ok) < len(requests):
+        bad = next(response for response in responses if response.status_code != 200)
+        raise ServingError(f"{len(requests) - len(ok)} of {len(requests)} requests failed, the first with {bad.text:.300}.")
+    answers = np.array([item["probability"] for response in ok for item in response.json()["predictions"]])
+    difference = float(np.abs(answers - np.concatenate([expected, expected])).max())
+    if not difference <= run.pipeline.serve.tolerance:
+        raise ServingError(
+            f"A served answer differs from the offline one by {difference:g}; the bundle or the replica is wrong."
+        )
+    return {"requests": len(requests), "ok": len(ok), "rows": len(records), "max_abs_diff": difference, "url": url}
+
+
+def _spread_rows(dataset: DatasetVersion, columns: list[str], count: int) -> tuple[pa.Table, np.ndarray]:
+    """About `count` test rows, evenly spaced, with their places in the split."""
+    files = sorted((dataset.folder / "test").glob("*.parquet"))
+    rows = pa.concat_tables([pq.read_table(file, columns=columns) for file in files])
+    places = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
+    return rows.take(places), places
+
+
+def serve_until_interrupted(url: str) -> None:
+    """Keeps this process, and with it the cluster that it started, until Ctrl-C or SIGTERM."""
+    say(f"\nServing on {url} (POST /predict, GET /model, GET /docs). Ctrl-C ends it.")
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        say("Stopping.")

@@ -8,11 +8,11 @@ Without RAY_ADDRESS it starts a Ray cluster of its own and leaves nothing runnin
 application stays deployed.
 """
 
-from rayloom.cli import arguments, command
+from rayloom.cli import command, training_arguments
 
 
 def main() -> None:
-    with command(arguments(__doc__).parse_args(), serves=True) as run:
+    with command(training_arguments(__doc__).parse_args(), serves=True) as run:
         from rayloom import stages
 
         stages.check_room(run)

@@ -3,8 +3,8 @@
     config.json        name, seed, dataset id, the model and features sections of the pipeline file
     features.json      what the training split taught (rayloom.features.FeatureState)
     model.safetensors  the weights
-    metrics.json       validation metrics of the chosen epoch, with the decision threshold
-    golden.jsonl       raw records with the probabilities that the training process gave for them
+    metrics.json       validation metrics of the chosen epoch, with the temperature, and the decision threshold of two classes
+    golden.jsonl       raw records with the answers that the training process gave for them
     MANIFEST.json      sha256 of each of the above; written last
 
 Everything is JSON or safetensors: loading a bundle runs no code from it.
@@ -16,6 +16,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,12 +27,18 @@ from rayloom.features import FeatureState
 FILES = ("config.json", "features.json", "model.safetensors", "metrics.json", "golden.jsonl")
 MANIFEST = "MANIFEST.json"
 
+FORMAT = 2
+"""Counts up where an older predictor could not read a bundle, or would answer otherwise."""
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+
 
 class BundleConfig(BaseModel):
     """What a predictor must know besides weights and feature state."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    format: int = FORMAT
     name: str
     seed: int
     dataset: str
@@ -40,12 +47,12 @@ class BundleConfig(BaseModel):
 
 
 class Golden(BaseModel):
-    """A raw record and the probability that the training process gave for it."""
+    """A raw record and what the training process answered: the probability of the second of two classes, or of each class."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     record: dict[str, bool | str | float | int | None]
-    probability: float = Field(ge=0, le=1)
+    answer: Probability | list[Probability]
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,7 @@ def load(folder: Path) -> Bundle:
         BundleError: a file is missing, altered, or does not say what a bundle says.
     """
     verify(folder)
+    _require_format(folder)
     try:
         return Bundle(
             folder=folder,
@@ -113,6 +121,15 @@ def load(folder: Path) -> Bundle:
         )
     except (ValidationError, ValueError) as error:
         raise BundleError(f"{folder} is not a bundle of this version ({str(error).splitlines()[0]}); train again.") from None
+
+
+def _require_format(folder: Path) -> None:
+    try:
+        found = json.loads((folder / "config.json").read_text()).get("format", 1)
+    except (ValueError, AttributeError):
+        return  # the models say what is wrong with it
+    if found != FORMAT:
+        raise BundleError(f"{folder} is a bundle of format {found}, and this version reads format {FORMAT}; train again.")
 
 
 def verify(folder: Path) -> None:

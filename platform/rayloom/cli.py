@@ -17,22 +17,42 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = "configs/flights.yaml"
 
 
-def arguments(description: str | None) -> argparse.ArgumentParser:
-    """The arguments that every job takes."""
+def arguments(description: str | None, *settings: str) -> argparse.ArgumentParser:
+    """The arguments that every job takes.
+
+    Args:
+        settings: 'key=value' each, which --set overrides.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_config(parser)
+    add_config(parser, *settings)
     return parser
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Adds --config and --set."""
+def training_arguments(description: str | None, *settings: str) -> argparse.ArgumentParser:
+    """As `arguments`, for a job that trains: with --launcher."""
+    parser = arguments(description, *settings)
+    parser.add_argument(
+        "--launcher",
+        dest="set",
+        action="append",
+        type="train.launcher={}".format,
+        metavar="NAME",
+        help="ray, torchrun, spark or inline: who starts the workers; short for --set train.launcher=NAME",
+    )
+    return parser
+
+
+def add_config(parser: argparse.ArgumentParser, *settings: str) -> None:
+    """Adds --config, and --set with what is set to begin with."""
     parser.add_argument(
         "--config",
         action="append",
         metavar="FILE",
         help=f"pipeline file (default: {DEFAULT_CONFIG}); again for an overlay whose keys win",
     )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one key, such as train.lr=0.01")
+    parser.add_argument(
+        "--set", action="append", default=[*settings], metavar="KEY=VALUE", help="one key, such as train.lr=0.01"
+    )
 
 
 def pipeline_of(parsed: argparse.Namespace) -> config.Pipeline:

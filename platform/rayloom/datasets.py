@@ -264,21 +264,30 @@ def _length(arrays: Arrays) -> int:
 
 @_own_errors()
 def predict(bundle_folder: Path, rows: ray.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and probabilities, float32 (n,) each, of all rows in order, by a bundle's predictor in Ray Data's workers."""
+    """All rows' answers in order, by a bundle's predictor in Ray Data's workers.
+
+    Returns:
+        Labels (n,) as `features.labels` gives them, and probabilities: float32 (n,) of the second of two classes, or
+        (n, classes).
+    """
     answered = _by_block(rows, _predict, folder=bundle_folder)
     blocks = ray.get(answered.materialize().to_arrow_refs())
     table = pa.concat_tables([block for block in blocks if block.num_rows])  # an empty block has no columns
-    return table["label"].to_numpy(), table["probability"].to_numpy()
+    probabilities = np.column_stack([table[name].to_numpy() for name in table.column_names if name != "label"])
+    return table["label"].to_numpy(), probabilities[:, 0] if probabilities.shape[1] == 1 else probabilities
 
 
 def _predict(rows: pa.Table, folder: Path) -> pa.Table:
+    """The label, and a column for each probability of a row."""
     # torch takes seconds to import, and the processes that only read and write rows do without it.
     from rayloom import bundle
     from rayloom.serving.predictor import Predictor
 
     predictor = Predictor(bundle.load(folder))
     labels = features.labels(predictor.bundle.state, rows)
-    return pa.table({"label": labels, "probability": predictor.predict(rows)})
+    answers = predictor.predict(rows)
+    columns = answers.T if answers.ndim == 2 else [answers]
+    return pa.table({"label": labels, **{str(index): column for index, column in enumerate(columns)}})
 
 
 def first_rows(rows: ray.data.Dataset, count: int, columns: list[str]) -> list[dict[str, Any]]:

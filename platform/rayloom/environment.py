@@ -43,6 +43,8 @@ def prepare() -> str:
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray Train's controller polls its workers every 2 s unless told otherwise: most of a short run's start-up.
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+        # Ray has its workers give way to everything else on the machine, the driver that waits for them included.
+        "RAY_worker_niceness": "0",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "MLFLOW_DISABLE_TELEMETRY": "true",

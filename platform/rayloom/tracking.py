@@ -3,6 +3,7 @@
 `@challenger` is the version trained last; `@champion` is the one that passed the gate and is served.
 """
 
+import fcntl
 import logging
 import os
 import re
@@ -23,6 +24,8 @@ from rayloom.errors import RegistryError
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 DATASET_TAG = "rayloom.dataset"
+OUTCOME_TAG = "rayloom.outcome"
+"""'trained', or what ended the run: 'diverged' or 'failed'."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +66,42 @@ def _client(pipeline: config.Pipeline) -> Iterator[MlflowClient]:
     for noisy in ("alembic", "mlflow"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     address = uri(pipeline)
-    if address.startswith("sqlite:///"):
-        Path(address.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     try:
-        yield MlflowClient(address, registry_uri=address)
+        with _alone(address):
+            yield MlflowClient(address, registry_uri=address)
     except MlflowException as error:
         raise RegistryError(
             f"MLflow at {without_password(address)} answers: {without_password(str(error)).splitlines()[0]:.300}. Check "
             f"tracking.uri, and that the server is up."
         ) from None
+
+
+@contextmanager
+def _alone(address: str) -> Iterator[None]:
+    """Keeps other commands off an SQLite file for the length of the block: MLflow makes its tables, experiments and models by
+    looking first and making then, which two at once do twice."""
+    if not address.startswith("sqlite:///"):
+        yield
+        return
+    database = Path(address.removeprefix("sqlite:///"))
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with database.with_name(f".{database.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def record_failure(pipeline: config.Pipeline, run: str, dataset: str, history: list[dict], outcome: str, reason: str) -> None:
+    """Records a training that did not end well, with the epochs that it has behind it.
+
+    Args:
+        outcome: 'diverged' or 'failed'.
+        reason: what the user was told.
+    """
+    with _client(pipeline) as client:
+        key = client.create_run(_experiment(client, pipeline), run_name=run).info.run_id
+        tags = [RunTag(DATASET_TAG, dataset), RunTag(OUTCOME_TAG, outcome), RunTag("mlflow.note.content", reason)]
+        client.log_batch(key, params=_params(pipeline), metrics=_metrics(history), tags=tags)
+        client.set_terminated(key, "FAILED")
 
 
 def record_training(pipeline: config.Pipeline, run: str, dataset: str, history: list[dict], bundle: Bundle) -> ModelVersion:
@@ -87,7 +117,8 @@ def record_training(pipeline: config.Pipeline, run: str, dataset: str, history: 
         entry = client.create_run(experiment, run_name=run)
         key = entry.info.run_id
         try:
-            client.log_batch(key, params=_params(pipeline), metrics=_metrics(history), tags=[RunTag(DATASET_TAG, dataset)])
+            tags = [RunTag(DATASET_TAG, dataset), RunTag(OUTCOME_TAG, "trained")]
+            client.log_batch(key, params=_params(pipeline), metrics=_metrics(history), tags=tags)
             client.log_artifacts(key, str(bundle.folder), "bundle")
         except BaseException:
             client.set_terminated(key, "FAILED")
@@ -140,12 +171,15 @@ def _metrics(history: list[dict]) -> list[Metric]:
     ]
 
 
-def record_evaluation(pipeline: config.Pipeline, version: ModelVersion, test: dict[str, float], plots: list[Path]) -> None:
-    """Adds test metrics (as `test_…`) and plots to the run that made the version."""
+def record_evaluation(
+    pipeline: config.Pipeline, version: ModelVersion, test: dict[str, float], plots: list[Path], files: list[Path]
+) -> None:
+    """Adds test metrics (as `test_…`), plots, and files about the evaluation to the run that made the version."""
     with _client(pipeline) as client:
         client.log_batch(version.run, metrics=[Metric(f"test_{name}", value, 0, 0) for name, value in test.items()])
-        for plot in plots:
-            client.log_artifact(version.run, str(plot), "plots")
+        for folder, paths in {"plots": plots, "evaluation": files}.items():
+            for path in paths:
+                client.log_artifact(version.run, str(path), folder)
 
 
 def resolve(pipeline: config.Pipeline, wanted: str) -> ModelVersion:
@@ -170,6 +204,14 @@ def resolve(pipeline: config.Pipeline, wanted: str) -> ModelVersion:
         )
 
 
+def champion(pipeline: config.Pipeline) -> ModelVersion | None:
+    """The version that is `@champion`; None where there is none yet."""
+    with _client(pipeline) as client:
+        found = client.search_registered_models(f"name = '{pipeline.name}'", max_results=1)
+    version = found[0].aliases.get(CHAMPION) if found else None
+    return resolve(pipeline, str(version)) if version else None
+
+
 def promote(pipeline: config.Pipeline, version: ModelVersion) -> None:
     """Points `@champion` at the version."""
     with _client(pipeline) as client:
@@ -182,3 +224,20 @@ def download(pipeline: config.Pipeline, version: ModelVersion, folder: Path) -> 
     with _client(pipeline):
         found = mlflow.artifacts.download_artifacts(artifact_uri=version.source, dst_path=target, tracking_uri=uri(pipeline))
     return Path(found)
+
+
+def record_report(pipeline: config.Pipeline, run: str, dataset: str, figures: dict[str, float], files: list[Path]) -> None:
+    """Records a report, such as of a comparison of launchers, as an MLflow run of its own in the pipeline's experiment.
+
+    Args:
+        run: the Rayloom run's id; becomes the MLflow run's name.
+        dataset: the dataset version's id.
+    """
+    with _client(pipeline) as client:
+        entry = client.create_run(_experiment(client, pipeline), run_name=run)
+        key = entry.info.run_id
+        metrics = [Metric(name, value, 0, 0) for name, value in figures.items()]
+        client.log_batch(key, params=_params(pipeline), metrics=metrics, tags=[RunTag(DATASET_TAG, dataset)])
+        for file in files:
+            client.log_artifact(key, str(file), "report")
+        client.set_terminated(key)

@@ -7,9 +7,10 @@ ranks. A run goes on from its last checkpoint, inside an epoch too, to the weigh
 
 import math
 import os
-import resource
+import re
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def prepare(pipeline: config.Pipeline) -> None:
     torch.set_num_threads(pipeline.train.cpus)
     if pipeline.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with a fixed workspace
-        torch.use_deterministic_algorithms(True)
+        torch.set_deterministic_debug_mode("error")  # unlike use_deterministic_algorithms, it does not import the compiler
     torch.manual_seed(pipeline.seed)
 
 
@@ -100,12 +101,14 @@ class Loop:
 
     def run(self) -> None:
         """Trains to the last epoch, or until `train.patience` is at its end."""
-        epoch, step, generators = self.resume()
-        while epoch < self.settings.epochs and not self.is_stalled():
-            self.run_epoch(epoch, step, generators)
-            epoch, step, generators = epoch + 1, 0, None
-        if self.writer:
-            self.writer.close()
+        try:
+            epoch, step, generators = self.resume()
+            while epoch < self.settings.epochs and not self.is_stalled():
+                self.run_epoch(epoch, step, generators)
+                epoch, step, generators = epoch + 1, 0, None
+        finally:  # after an error too: what was handed over is whole, and nobody writes once this returns
+            if self.writer:
+                self.writer.close()
 
     def is_stalled(self) -> bool:
         """Whether the best epoch lies `train.patience` epochs back; ranks agree, since they share the history."""
@@ -181,13 +184,15 @@ class Loop:
         """The summed loss of the epoch's rows so far, over all ranks.
 
         Raises:
-            DivergedError: it is not finite (on all ranks together, since they agree on it).
+            DivergedError: it or a weight is not finite (on all ranks together, since they agree on both).
         """
         loss = float(parallel.sum_over_ranks(self.loss_sum.clone(), self.worker))
-        if not math.isfinite(loss):
+        # A gradient may overflow where the loss did not; ranks agree on the weights without asking, since theirs are equal.
+        if not math.isfinite(loss) or not is_finite(parallel.unwrap(self.model)):
+            what = "weights are no longer finite" if math.isfinite(loss) else f"training loss became {loss}"
             raise DivergedError(
-                f"The training loss became {loss} in epoch {len(self.history)}: the run diverged; lower train.lr (now "
-                f"{self.settings.lr:g}), raise train.warmup, or set train.clip_norm."
+                f"The {what} in epoch {len(self.history)}: the run diverged; lower train.lr (now {self.settings.lr:g}), raise "
+                f"train.warmup, or set train.clip_norm."
             )
         return loss
 
@@ -252,9 +257,10 @@ class Loop:
         return {name: state.to(self.worker.device) for name, state in states.items()}
 
     def restore_generators(self, states: dict[str, Tensor]) -> None:
-        torch.set_rng_state(states["cpu"][self.worker.rank].cpu())
+        # A copy: torch wants the state at the beginning of its memory.
+        torch.set_rng_state(states["cpu"][self.worker.rank].cpu().clone())
         if "cuda" in states and parallel.on_gpu(self.worker):
-            torch.cuda.set_rng_state(states["cuda"][self.worker.rank].cpu(), self.worker.device)
+            torch.cuda.set_rng_state(states["cuda"][self.worker.rank].cpu().clone(), self.worker.device)
 
     def resume(self) -> tuple[int, int, dict[str, Tensor] | None]:
         """Goes on from the last checkpoint; returns the epoch and step that come next, and generators inside an epoch.
@@ -310,6 +316,11 @@ def split(batch: Batch, parts: int) -> list[Batch]:
     return [dict(zip(cut, part, strict=True)) for part in zip(*cut.values(), strict=True)]
 
 
+def is_finite(model: nn.Module) -> bool:
+    """Whether all weights are."""
+    return all(bool(weight.isfinite().all()) for weight in model.parameters())
+
+
 def row_losses(logits: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
     """The cross-entropy (n,) of each row.
 
@@ -343,4 +354,6 @@ def peak_bytes(worker: Worker) -> int:
     """The most memory that this process has held, on its GPU where it has one."""
     if parallel.on_gpu(worker):
         return torch.cuda.max_memory_allocated(worker.device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not getrusage: its peak is the parent's, where a process has forked from a larger one.
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.M)[1])  # type: ignore[index]

@@ -3,6 +3,7 @@
 import copy
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rayloom import bundle, config, features, models
+from rayloom import bundle, checkpoints, config, features, models, training
 from rayloom.bundle import Bundle, BundleConfig, Golden
+from rayloom.checkpoints import Checkpoint
 from rayloom.features import CategoryState, FeatureState, NumberState
 from rayloom.serving.predictor import Predictor
-from rayloom.worker import Arrays, Shard, bounds
+from rayloom.worker import Arrays, Shard, Worker, bounds
 
 CSV = "id,shade,size,extra\n1,red,0.5,x\n2,blue,1.5,y\n3,red,2.5,z\n"
 
@@ -114,8 +116,8 @@ def toy_state(toy_spec, toy_rows) -> FeatureState:
 
 
 @pytest.fixture
-def toy_model() -> config.Model:
-    return config.Model(hidden=[8], embedding=4, dropout=0.1)
+def toy_model() -> config.Tabular:
+    return config.Tabular(hidden=[8], embedding=4, dropout=0.1)
 
 
 @pytest.fixture
@@ -152,7 +154,7 @@ def toy_bundle(tmp_path, write_toy_bundle, toy_records) -> Bundle:
     draft = write_toy_bundle([], "draft")
     answers = Predictor(draft).predict_records(toy_records).tolist()
     shutil.rmtree(draft.folder)
-    return write_toy_bundle([Golden(record=row, probability=p) for row, p in zip(toy_records, answers, strict=True)])
+    return write_toy_bundle([Golden(record=row, answer=p) for row, p in zip(toy_records, answers, strict=True)])
 
 
 @pytest.fixture(scope="session")
@@ -215,3 +217,38 @@ def training_pipeline(toy_data) -> Callable[..., config.Pipeline]:
         "train": {"workers": 1, "epochs": 3, "batch_size": 32, "lr": 0.02},
     }
     return lambda changes={}: config.Pipeline.model_validate(merged(toy_data(below), changes))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a training in this process left, and the metrics that it reported."""
+
+    folder: Path
+    reported: list[dict[str, float]]
+
+    @property
+    def last(self) -> Checkpoint:
+        return checkpoints.last(self.folder)
+
+    def weights(self) -> bytes:
+        return (self.last.folder / "model.safetensors").read_bytes()
+
+    def history(self) -> list[dict[str, float]]:
+        """The epochs' metrics but what they cost."""
+        costs = ("seconds", "samples_per_s", "peak_mb")
+        return [{name: value for name, value in one.items() if name not in costs} for one in self.last.progress()["history"]]
+
+
+@pytest.fixture(scope="session")
+def train(tmp_path_factory, training_pipeline, training_state, make_shards) -> Callable[..., Run]:
+    """Trains in this process, in a new folder or on from what is in `folder`."""
+
+    def run(
+        changes: dict = {}, folder: Path | None = None, shards: dict | None = None, state: FeatureState = training_state
+    ) -> Run:
+        given = Run(folder or tmp_path_factory.mktemp("run"), [])
+        worker = Worker(0, 1, "cpu", given.folder, given.reported.append)
+        training.train(training_pipeline(changes), state, worker, shards or make_shards())
+        return given
+
+    return run

@@ -1,5 +1,7 @@
 """Classes of different sizes: weights, draws and rows kept have the right shares, repeat themselves, and ranks agree."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from rayloom import balance
 from rayloom.errors import DataError
+from rayloom.feeding import Batch, Resident
 from rayloom.worker import Worker
 
-ALONE = Worker(0, 1, "cpu", print)
+ALONE = Worker(0, 1, "cpu", Path())
 
 COUNTS = [
     np.array([[90, 10]]),
@@ -20,21 +23,21 @@ COUNTS = [
 ]
 
 
-def rows(negatives: int = 90, positives: int = 10) -> balance.Batch:
+def rows(negatives: int = 90, positives: int = 10) -> Resident:
     """Rows whose number is their place."""
-    label = torch.cat([torch.zeros(negatives), torch.ones(positives)])
-    return {"label": label, "numbers": torch.arange(float(len(label)))[:, None]}
+    label = np.repeat(np.float32([0, 1]), [negatives, positives])
+    return Resident({"label": label, "numbers": np.arange(len(label), dtype=np.float32)[:, None]}, "cpu")
 
 
-def balanced(mode: str, data: balance.Batch | None = None, seed: int = 17) -> balance.Balanced:
+def balanced(mode: str, data: Resident | None = None, seed: int = 17) -> balance.Balanced:
     data = data or rows()
-    return balance.balance(mode, data, len(data["label"]), 2, ALONE, seed)
+    return balance.balance(mode, data, len(data.labels), 2, ALONE, seed)
 
 
 def epoch(given: balance.Balanced, seed: int = 0, steps: int = 4) -> dict[str, np.ndarray]:
     """All rows of an epoch, in their order."""
     torch.manual_seed(seed)
-    parts = list(given.batches(steps))
+    parts: list[Batch] = list(given.batches(given.order(), steps))
     return {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
 
 
@@ -46,7 +49,7 @@ def test_none_changes_nothing():
 def test_class_weights_are_scikit_learns():
     from sklearn.utils.class_weight import compute_class_weight
 
-    label = rows()["label"].numpy()
+    label = rows().labels.numpy()
     expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=label)
     assert balanced("class_weights").weights.tolist() == pytest.approx(expected)
 
@@ -58,7 +61,7 @@ def test_class_weights_take_each_row_once():
 def test_with_class_weights_both_classes_weigh_the_same_in_the_loss():
     given = balanced("class_weights")
     losses = binary_cross_entropy_with_logits(
-        torch.zeros(100), given.data["label"], given.weights[given.data["label"].long()], reduction="none"
+        torch.zeros(100), given.rows.labels, given.weights[given.rows.labels.long()], reduction="none"
     )
     assert losses[:90].sum().item() == pytest.approx(losses[90:].sum().item(), rel=1e-5)
 
@@ -95,7 +98,7 @@ def test_down_sampling_keeps_the_same_rows_in_every_epoch():
 
 
 def test_down_sampling_keeps_rows_by_seed():
-    kept = [balanced("down_sampling", seed=seed).data["numbers"].tolist() for seed in (1, 1, 2)]
+    kept = [balanced("down_sampling", seed=seed).kept.tolist() for seed in (1, 1, 2)]
     assert kept[0] == kept[1] != kept[2]
 
 
@@ -128,7 +131,7 @@ def test_a_class_without_rows_is_refused(mode):
 
 def on_rank(mode: str, rank: int, counts: list[list[int]]) -> balance.Balanced:
     """One of two ranks whose rows have these classes."""
-    return balance.arrange(mode, rows(*counts[rank]), np.array(counts), Worker(rank, 2, "cpu", print), 17)
+    return balance.arrange(mode, rows(*counts[rank]), np.array(counts), Worker(rank, 2, "cpu", Path()), 17)
 
 
 def test_ranks_agree_on_weights_though_their_rows_differ():
@@ -138,8 +141,8 @@ def test_ranks_agree_on_weights_though_their_rows_differ():
 
 def test_ranks_agree_on_the_rows_kept_though_their_rows_differ():
     found = [on_rank("down_sampling", rank, [[48, 2], [42, 8]]) for rank in range(2)]
-    assert found[0].sizes == found[1].sizes == [len(one.data["label"]) for one in found]
-    assert sum(float(one.data["label"].sum()) for one in found) == 10 and sum(found[0].sizes) == 20
+    assert found[0].sizes == found[1].sizes == [len(one.kept) for one in found]
+    assert sum(float(one.rows.labels[one.kept].sum()) for one in found) == 10 and sum(found[0].sizes) == 20
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -104,6 +104,16 @@ def test_a_whole_file_that_says_something_else_is_refused(folder):
     assert "is not a bundle of this version" in refusal(folder)
 
 
+@pytest.mark.parametrize(("change", "found"), [({"format": 3}, 3), ({"format": None}, 1)])
+def test_a_bundle_of_another_format_is_refused(folder, change, found):
+    """None: as bundles were before their format was counted."""
+    about = {**json.loads((folder / "config.json").read_text()), **change}
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in about.items() if value is not None}))
+    checksums = {name: bundle._sha256(folder / name) for name in bundle.FILES}
+    (folder / bundle.MANIFEST).write_text(json.dumps(checksums))
+    assert f"is a bundle of format {found}, and this version reads format 2; train again" in refusal(folder)
+
+
 def test_a_folder_that_does_not_exist_is_refused(tmp_path):
     assert "nowhere" in refusal(tmp_path / "nowhere")
 

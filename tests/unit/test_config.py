@@ -63,6 +63,7 @@ def test_the_aws_overlay_changes_nothing_that_is_computed():
         ("serv: {port: 8001}\n", "serv", "serve"),
         ("train:\n  epohcs: 3\n", "train.epohcs", "epochs"),
         ("evaluate:\n  gate:\n    at_lest: 0.5\n", "evaluate.gate.at_lest", "at_least"),
+        ("evaluate:\n  gate:\n    - at_lest: 0.5\n", "evaluate.gate.0.at_lest", "at_least"),
     ],
 )
 def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_known(toy, text, key, nearest):
@@ -154,8 +155,8 @@ def test_an_exponent_without_a_point_is_a_number_in_a_file(toy):
 
 
 def test_set_takes_lists_and_mappings(toy):
-    made = config.load([toy()], ["model.hidden=[3, 4]", "evaluate.gate={metric: f1}"])
-    assert (made.model.hidden, made.evaluate.gate.metric) == ([3, 4], "f1")
+    made = config.load([toy()], ["model.hidden=[3, 4]", "evaluate.gate={metric: f1, at_least: 0.4}"])
+    assert (made.model.hidden, made.evaluate.gate[0].metric) == ([3, 4], "f1")
 
 
 def test_the_last_set_wins(toy):
@@ -198,6 +199,26 @@ def test_an_overlay_wins_key_by_key(toy, write):
 def test_the_later_of_two_overlays_wins(toy, write):
     overlays = [write(f"train: {{epochs: {n}}}\n", f"{n}.yaml") for n in (5, 6)]
     assert config.load([toy(), *overlays]).train.epochs == 6
+
+
+def test_an_overlay_with_another_family_begins_its_section_anew(toy, write):
+    below, above = toy("model: {hidden: [1, 2]}\n"), write("model: {family: vision, depth: 2}\n", "over.yaml")
+    assert config.load([below, above]).model == config.Vision(family="vision", depth=2)
+
+
+def test_an_overlay_with_the_same_family_keeps_what_is_below(toy, write):
+    below, above = toy("model: {hidden: [1, 2]}\n"), write("model: {family: tabular, embedding: 3}\n", "over.yaml")
+    assert config.load([below, above]).model == config.Tabular(hidden=[1, 2], embedding=3)
+
+
+def test_an_unknown_family_is_refused_with_its_line_and_the_nearest(toy):
+    path = toy("model: {family: visoin, patch: 2}\n")
+    assert refusal(path).startswith(f"{line_of(path, 'visoin')}: unknown family 'visoin'; did you mean 'vision'?")
+
+
+def test_an_unknown_key_of_a_family_gets_the_nearest_known(toy):
+    said = refusal(toy("model: {family: vision, pathc: 2}\n"))
+    assert "unknown key 'model.pathc'; did you mean 'patch'?" in said
 
 
 def test_an_overlay_replaces_a_list_whole(toy, write):
@@ -281,7 +302,7 @@ def test_a_pipeline_cannot_be_changed_after_reading(toy_pipeline):
 
 
 def test_a_gate_of_one_half_is_the_default(toy_pipeline):
-    assert toy_pipeline().evaluate.gate == config.Gate(metric="auc", at_least=0.5)
+    assert toy_pipeline().evaluate.gate == [config.Gate(metric="auc", at_least=0.5)]
 
 
 def test_storage_is_the_folder_that_rayloom_home_names(toy, monkeypatch, tmp_path):

@@ -1,31 +1,28 @@
 """Two real processes over gloo train on an odd number of rows, and are held against one process."""
 
 import json
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from multiprocessing import set_forkserver_preload
 from pathlib import Path
-from shutil import copytree
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import distributed, multiprocessing, nn
+from torch import distributed, multiprocessing
 
-from rayloom import config, evaluation, models, parallel, training
-from rayloom.balance import Balanced
+from rayloom import checkpoints, config, evaluation, feeding, models, parallel, training
+from rayloom.errors import DivergedError, TrainingError
 from rayloom.features import FeatureState
-from rayloom.models import tabular
-from rayloom.worker import Shard, Worker, shard_sizes
+from rayloom.launchers.group import process_group
+from rayloom.worker import Shard, Worker
+from tests.unit import breaking
 
 RANKS = 2
 MODES = ("class_weights", "weighted_sampling", "down_sampling")
-BUILT: list[nn.Module] = []
-
-
-def remembered(model: config.Model, state: FeatureState) -> nn.Module:
-    """A user's own family: the tabular network, kept so that a rank can show its final weights."""
-    BUILT.append(tabular.build(model, state))
-    return BUILT[-1]
+EVERY_STEP = {"checkpoint": config.Checkpoints(every_steps=1, keep=9)}
+PLAIN = {"optimizer": "sgd", "momentum": 0.0, "epochs": 1, "batch_size": 101}
 
 
 @dataclass
@@ -37,136 +34,190 @@ class Rank:
     shards: dict[str, Shard]
     unequal: Shard
 
-    def train(self, rank: int, folder: Path) -> None:
-        """Trains as `rank` and leaves metrics, weights and checkpoints in `folder`."""
+    def with_settings(self, fault: dict | None = None, **changes) -> "Rank":
+        """The same with other keys of the train section, and with a fault."""
+        model = config.Own(**breaking.section(**(fault or {})))
+        settings = self.pipeline.train.model_copy(update=changes)
+        return replace(self, pipeline=self.pipeline.model_copy(update={"train": settings, "model": model}))
+
+    def train(self, worker: Worker) -> list[dict]:
+        """The reported metrics; checkpoints are in the worker's folder."""
         history: list[dict] = []
+        training.train(self.pipeline, self.state, replace(worker, report=history.append), self.shards)
+        return history
 
-        def report(metrics: dict[str, float], checkpoint: Path | None) -> None:
-            history.append(metrics)
-            if checkpoint:
-                copytree(checkpoint, folder / f"checkpoint-{metrics['epoch']}")
-
-        training.train(self.pipeline, self.state, Worker(rank, RANKS, "cpu", report), self.shards)
-        save_file(BUILT[-1].state_dict(), folder / f"trained-{rank}.safetensors")
-        (folder / f"history-{rank}.json").write_text(json.dumps(history))
-
-    def balance(self, mode: str, rank: int, folder: Path) -> None:
-        """Trains an epoch as `rank` with a mode of train.balance, and leaves metrics and weights in `folder`."""
-        settings = self.pipeline.train.model_copy(update={"balance": mode, "epochs": 1})
-        pipeline = self.pipeline.model_copy(update={"train": settings})
-        history: list[dict] = []
-        shards = {**self.shards, "train": self.unequal}
-        training.train(pipeline, self.state, Worker(rank, RANKS, "cpu", lambda metrics, _: history.append(metrics)), shards)
-        save_file(BUILT[-1].state_dict(), folder / f"{mode}-{rank}.safetensors")
-        (folder / f"{mode}-{rank}.json").write_text(json.dumps(history[0]))
-
-    def step(self, worker: Worker) -> tuple[dict[str, torch.Tensor], float]:
-        """Weights after one step of plain gradient descent over all rows, without dropout, and the loss."""
-        training.make_deterministic(self.pipeline.seed)
-        settings = self.pipeline.model.model_copy(update={"dropout": 0.0})
-        model = parallel.wrap(models.build(settings, self.state), worker)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
-        data, total = training.to_device(self.shards["train"], worker), self.shards["train"].total
-        rows = Balanced(data, shard_sizes(total, worker.world_size))
-        loss = training.run_epoch(model, optimizer, schedule, rows, 1, worker)
-        return parallel.unwrap(model).state_dict(), loss
+    def step(self, worker: Worker, accumulate: int = 1) -> float:
+        """One step of plain gradient descent over all rows, without dropout; the epoch's loss."""
+        model = config.Tabular(**{**breaking.NETWORK, "dropout": 0.0})
+        settings = self.pipeline.train.model_copy(update={**PLAIN, "accumulate": accumulate})
+        pipeline = self.pipeline.model_copy(update={"model": model, "train": settings})
+        return replace(self, pipeline=pipeline).train(worker)[0]["loss"]
 
 
 def run_rank(rank: int, folder: Path, given: list[Rank]) -> None:
     """The whole life of a process."""
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
+    with joined(rank, folder / "first", 120):
+        check(given[rank], rank, folder)
+    parallel.ROLL_CALL = timedelta(seconds=1)
+    with joined(rank, folder / "second", 3):
+        hang(given[rank], rank, folder)
+
+
+def joined(rank: int, file: Path, timeout_s: float):
+    return process_group(rank, RANKS, "cpu", timeout_s, distributed.FileStore(str(file), RANKS))
+
+
+def check(given: Rank, rank: int, folder: Path) -> None:
+    """Leaves what the tests look at."""
+
+    def worker(name: str) -> Worker:
+        return Worker(rank, RANKS, "cpu", folder / name)
+
+    def leave(name: str, value) -> None:
+        (folder / f"{name}-{rank}.json").write_text(json.dumps(value))
+
+    leave("trained", given.with_settings(**EVERY_STEP).train(worker("trained")))
+    save_file(breaking.BUILT[-1].state_dict(), folder / f"trained-{rank}.safetensors")
+    for mode in MODES:
+        one = replace(given.with_settings(balance=mode, epochs=1), shards={**given.shards, "train": given.unequal})
+        leave(mode, one.train(worker(mode)))
+        save_file(breaking.BUILT[-1].state_dict(), folder / f"{mode}-{rank}.safetensors")
+    for parts in (1, 3):
+        given.step(worker(f"stepped-{parts}"), parts)
+    leave("patient", given.with_settings(epochs=30, patience=1, lr=0.5).train(worker("patient")))
     try:
-        given[rank].train(rank, folder)
-        for mode in MODES:
-            given[rank].balance(mode, rank, folder)
-        weights, loss = given[rank].step(Worker(rank, RANKS, "cpu", print))
-        save_file(weights, folder / f"stepped-{rank}.safetensors")
-        (folder / f"loss-{rank}.json").write_text(json.dumps(loss))
-    finally:
-        distributed.destroy_process_group()
+        given.with_settings({"fault": "stop", "at": 6}, **EVERY_STEP).train(worker("resumed"))
+    except breaking.Stopped:
+        distributed.barrier()  # rank 0's checkpoints are whole
+        leave("resumed", given.with_settings(**EVERY_STEP).train(worker("resumed")))
+    try:
+        given.with_settings({"fault": "diverge", "at": 6, "rank": 1}, **EVERY_STEP).train(worker("diverged"))
+    except DivergedError as error:
+        leave("diverged", str(error))
+    rows = torch.arange(101)[slice(*((0, 50), (50, 101))[rank])]
+    leave("gathered", parallel.gather_rows(rows, 101, worker("")).tolist())
+    leave("shared", parallel.share({"rank": rank}, worker("")))
+
+
+def hang(given: Rank, rank: int, folder: Path) -> None:
+    """Rank 1 takes no part in the second step until rank 0 has found out."""
+    pipe = folder / "pipe"
+    try:
+        given.with_settings({"fault": "hang", "at": 2, "rank": 1, "pipe": str(pipe)}, timeout_s=3.0).train(
+            Worker(rank, RANKS, "cpu", folder / "hung")
+        )
+    except TrainingError as error:
+        (folder / f"hung-{rank}.json").write_text(json.dumps(str(error)))
+        with os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "w") as opened:  # fails where nobody hangs
+            opened.write("go on")
+    except breaking.Stopped:
+        pass
 
 
 @pytest.fixture(scope="module")
-def pipeline(training_pipeline):
-    return training_pipeline({"model.family": f"{__name__}:remembered", "train.workers": RANKS, "train.epochs": 2})
+def alone(training_pipeline, training_state, make_shards, make_unequal) -> Rank:
+    """The same in one process."""
+    pipeline = training_pipeline({"model": breaking.section(), "train.workers": RANKS, "train.epochs": 2})
+    return Rank(pipeline, training_state, make_shards(), make_unequal())
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, pipeline, training_state, make_shards, make_unequal) -> Path:
+def folder(tmp_path_factory, alone, make_shards, make_unequal) -> Path:
     """What the two processes left."""
     folder = tmp_path_factory.mktemp("ddp")
-    given = [Rank(pipeline, training_state, make_shards(rank, RANKS), make_unequal(rank, RANKS)) for rank in range(RANKS)]
+    os.mkfifo(folder / "pipe")
+    given = [replace(alone, shards=make_shards(rank, RANKS), unequal=make_unequal(rank, RANKS)) for rank in range(RANKS)]
     # A fork server imports torch once for both processes, and has run no thread of it when it forks.
     set_forkserver_preload(["rayloom.training", "torch._dynamo"])
     multiprocessing.start_processes(run_rank, (folder, given), nprocs=RANKS, start_method="forkserver")
     return folder
 
 
-@pytest.fixture(scope="module")
-def alone(pipeline, training_state, make_shards, make_unequal) -> Rank:
-    """The same in one process."""
-    return Rank(pipeline, training_state, make_shards(), make_unequal())
+def left(folder: Path, name: str, rank: int):
+    return json.loads((folder / f"{name}-{rank}.json").read_text())
 
 
-def history(folder: Path, rank: int) -> list[dict]:
-    found = json.loads((folder / f"history-{rank}.json").read_text())
-    return [{name: value for name, value in metrics.items() if name != "seconds"} for metrics in found]
-
-
-def test_both_ranks_end_with_the_same_weights(folder):
-    left, right = (load_file(folder / f"trained-{rank}.safetensors") for rank in range(RANKS))
-    assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-def test_the_checkpoint_has_the_weights_that_the_ranks_ended_with(folder):
-    saved, trained = load_file(folder / "checkpoint-1/model.safetensors"), load_file(folder / "trained-1.safetensors")
-    assert all(torch.equal(saved[name], trained[name]) for name in trained)
+@pytest.mark.parametrize("name", ["trained", *MODES])
+def test_both_ranks_end_with_the_weights_of_the_last_checkpoint(folder, name):
+    saved = checkpoints.last(folder / name).weights()
+    ranks = [load_file(folder / f"{name}-{rank}.safetensors") for rank in range(RANKS)]
+    assert all(torch.equal(found[key], saved[key]) for found in ranks for key in saved)
 
 
 def test_both_ranks_report_the_same_metrics(folder):
-    assert history(folder, 0) == history(folder, 1)
+    assert left(folder, "trained", 0) == left(folder, "trained", 1)
 
 
 def test_validation_covers_the_rows_of_all_ranks(folder):
-    assert [metrics["validation_n"] for metrics in history(folder, 1)] == [61, 61]
+    assert [metrics["validation_n"] for metrics in left(folder, "trained", 1)] == [61, 61]
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_validation_metrics_are_those_of_one_process_with_the_saved_weights(folder, alone, epoch):
     model = models.build(alone.pipeline.model, alone.state)
-    model.load_state_dict(load_file(folder / f"checkpoint-{epoch}" / "model.safetensors"))
-    answers = training.predict(model, training.to_device(alone.shards["validation"], Worker(0, 1, "cpu", print))).numpy()
-    labels = alone.shards["validation"].arrays["label"]
-    expected = evaluation.score(labels, answers, evaluation.best_threshold(labels, answers))
-    reported = {name: history(folder, 0)[epoch][f"validation_{name}"] for name in expected}
-    assert reported == pytest.approx(expected, abs=1e-6)
+    model.load_state_dict(load_file(folder / "trained" / f"epoch-0000{epoch + 1}-step-00000000" / "model.safetensors"))
+    rows = feeding.Resident(alone.shards["validation"].arrays, "cpu")
+    logits = training.predict(model, rows).numpy()
+    expected, _ = evaluation.judge(rows.labels.numpy(), logits, alone.pipeline.evaluate)
+    reported = {name: left(folder, "trained", 0)[epoch][f"validation_{name}"] for name in expected}
+    assert reported == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_golden_answers_are_the_first_rows_of_the_whole_split(folder, alone):
-    model = models.build(alone.pipeline.model, alone.state)
-    model.load_state_dict(load_file(folder / "checkpoint-1/model.safetensors"))
-    answers = training.predict(model, training.to_device(alone.shards["validation"], Worker(0, 1, "cpu", print)))
-    golden = json.loads((folder / "checkpoint-1/progress.json").read_text())["golden"]
-    assert golden == pytest.approx(answers[: training.GOLDEN_ROWS].tolist(), abs=1e-6)
+def test_a_run_of_two_ranks_that_was_stopped_goes_on_to_the_weights_of_an_undisturbed_one(folder):
+    found, expected = (checkpoints.last(folder / name).weights() for name in ("resumed", "trained"))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_a_step_of_two_ranks_is_the_step_of_one_on_the_same_rows(folder, alone):
-    expected, _ = alone.step(Worker(0, 1, "cpu", print))
-    found = load_file(folder / "stepped-1.safetensors")
+def test_a_run_of_two_ranks_that_was_stopped_has_the_losses_of_an_undisturbed_one(folder):
+    found, expected = (
+        [metrics["loss"] for metrics in checkpoints.last(folder / name).progress()["history"]]
+        for name in ("resumed", "trained")
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_step_of_two_ranks_is_the_step_of_one_on_the_same_rows(folder, alone, tmp_path, accumulate):
+    alone.step(Worker(0, 1, "cpu", tmp_path))
+    expected = checkpoints.last(tmp_path).weights()
+    found = checkpoints.last(folder / f"stepped-{accumulate}").weights()
     assert all(torch.allclose(found[name], expected[name], atol=1e-6, rtol=0) for name in expected)
 
 
-def test_the_loss_of_two_ranks_is_the_loss_of_one_on_the_same_rows(folder, alone):
-    _, expected = alone.step(Worker(0, 1, "cpu", print))
-    assert json.loads((folder / "loss-0.json").read_text()) == pytest.approx(expected, abs=1e-6)
+def test_the_loss_of_two_ranks_is_the_loss_of_one_on_the_same_rows(folder, alone, tmp_path):
+    expected = alone.step(Worker(0, 1, "cpu", tmp_path))
+    history = checkpoints.last(folder / "stepped-1").progress()["history"]
+    assert history[0]["loss"] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_balanced_ranks_take_equal_steps_to_the_same_weights(folder, mode):
-    left, right = (load_file(folder / f"{mode}-{rank}.safetensors") for rank in range(RANKS))
-    assert all(torch.equal(left[name], right[name]) for name in left)
+def test_ranks_stop_early_together(folder):
+    epochs = [len(left(folder, "patient", rank)) for rank in range(RANKS)]
+    assert epochs[0] == epochs[1] < 30
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_a_loss_that_is_nan_on_one_rank_stops_all(folder, rank):
+    assert left(folder, "diverged", rank).startswith("The training loss became nan in epoch 1")
+
+
+def test_a_run_that_diverged_leaves_its_last_good_checkpoint(folder):
+    last = checkpoints.last(folder / "diverged")
+    assert last.place == (1, 1) and all(weight.isfinite().all() for weight in last.weights().values())
+
+
+def test_a_rank_that_hangs_is_named(folder):
+    assert left(folder, "hung", 0).startswith("Not rank 1 came to a collective within train.timeout_s (3 s)")
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_rows_of_unequal_shards_are_gathered_in_order(folder, rank):
+    assert left(folder, "gathered", rank) == list(range(101))
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_what_rank_0_shares_is_known_to_all(folder, rank):
+    assert left(folder, "shared", rank) == {"rank": 0}
 
 
 @pytest.mark.parametrize(
@@ -180,5 +231,5 @@ def test_balanced_ranks_take_equal_steps_to_the_same_weights(folder, mode):
 def test_both_ranks_report_what_balancing_did_to_the_whole_split(folder, mode, figures):
     expected = {"balance_rows_0": 91, "balance_rows_1": 10, **figures}
     for rank in range(RANKS):
-        metrics = json.loads((folder / f"{mode}-{rank}.json").read_text())
+        metrics = left(folder, mode, rank)[0]
         assert {name: value for name, value in metrics.items() if name.startswith("balance_")} == expected

@@ -1,7 +1,9 @@
 """Records to probabilities: the golden replay, what is refused and how, and that a row's company does not count."""
 
 import base64
+import dataclasses
 import io
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +13,11 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from rayloom import bundle, config, features, models
-from rayloom.bundle import BundleConfig
+from rayloom import bundle, config, evaluation, features, models
+from rayloom.bundle import BundleConfig, Golden
 from rayloom.errors import BundleError, InvalidRecords
 from rayloom.features import CategoryState, DateState, FeatureState, HashState, ImageState, TextState
-from rayloom.serving.predictor import Predictor, parse
+from rayloom.serving.predictor import HEAVY_ROWS, ROWS, Predictor, parse
 
 GOOD = {"day": "2013-11-04", "carrier": "AA", "distance": 500, "wind": 7.5}
 
@@ -45,14 +47,14 @@ def test_the_golden_rows_are_answered_as_in_training(predictor):
 @pytest.mark.parametrize("row", [0, 3, 7])
 def test_a_golden_answer_that_differs_is_refused_by_row(write_toy_bundle, toy_bundle, row):
     golden = list(toy_bundle.golden)
-    golden[row] = golden[row].model_copy(update={"probability": golden[row].probability + 1e-3})
+    golden[row] = golden[row].model_copy(update={"answer": golden[row].answer + 1e-3})
     with pytest.raises(BundleError, match=rf"Golden row {row} of .*other is answered 0\.\d+, training answered 0\.\d+"):
         Predictor(write_toy_bundle(golden, "other")).replay(1e-6)
 
 
 def test_a_difference_within_the_tolerance_is_told(write_toy_bundle, toy_bundle):
     golden = list(toy_bundle.golden)
-    golden[2] = golden[2].model_copy(update={"probability": golden[2].probability + 1e-3})
+    golden[2] = golden[2].model_copy(update={"answer": golden[2].answer + 1e-3})
     assert Predictor(write_toy_bundle(golden, "other")).replay(1e-2) == pytest.approx(1e-3, abs=1e-6)
 
 
@@ -206,14 +208,14 @@ def brightness(model: config.Model, state: FeatureState) -> nn.Module:
 def predictor_of(tmp_path):
     """Makes a predictor with fresh weights for a feature state."""
 
-    def make(state: FeatureState, family: str = "tabular") -> Predictor:
+    def make(state: FeatureState, family: str = "tabular", metrics: dict = {"validation_threshold": 0.5}) -> Predictor:
         torch.manual_seed(3)
-        model = config.Model(family=family, hidden=[4])
+        model = config.Tabular(hidden=[4]) if family == "tabular" else config.Own(family=family)
         save_file(models.build(model, state).state_dict(), tmp_path / "fresh.safetensors")
         spec = config.Features.model_validate({"label": state.label, "columns": {"x": {"kind": "number"}}})
         about = BundleConfig(name="toy", seed=17, dataset="0123456789ab", model=model, features=spec)
-        metrics = {"validation_threshold": 0.5}
-        return Predictor(bundle.write(tmp_path / "made", about, state, tmp_path / "fresh.safetensors", metrics, []))
+        folder = tmp_path / f"made-{len(list(tmp_path.iterdir()))}"
+        return Predictor(bundle.write(folder, about, state, tmp_path / "fresh.safetensors", metrics, []))
 
     return make
 
@@ -222,6 +224,83 @@ def test_an_answer_is_probability_and_label(predictor, toy_records):
     probabilities = predictor.predict_records(toy_records).tolist()
     expected = [{"probability": value, "label": int(value >= 0.5)} for value in probabilities]
     assert predictor.answer(toy_records) == expected and type(predictor.answer(toy_records)[0]["label"]) is int
+
+
+SHADES = FeatureState(label="y", columns={"shade": CategoryState(values=["blue", "red"])}, classes=["milk", "tea", "wine"])
+RECORDS = [{"shade": shade} for shade in ("blue", "red", None)]
+
+
+def test_an_answer_of_three_classes_is_the_most_probable_label_with_all_probabilities(predictor_of):
+    predictor = predictor_of(SHADES)
+    expected = predictor.predict_records(RECORDS)
+    assert (expected.dtype, expected.shape) == (np.float32, (3, 3)) and expected.sum(1) == pytest.approx(1, abs=1e-6)
+    assert predictor.answer(RECORDS) == [
+        {
+            "label": SHADES.classes[row.argmax()],
+            "probability": row.max(),
+            "probabilities": dict(zip(SHADES.classes, row.tolist(), strict=True)),
+        }
+        for row in expected
+    ]
+
+
+def test_classes_of_whole_numbers_are_labels_as_numbers_and_keys_as_text(predictor_of):
+    answer = predictor_of(SHADES.model_copy(update={"classes": [3, 5, 7]})).answer(RECORDS[:1])[0]
+    assert answer["label"] in (3, 5, 7) and list(answer["probabilities"]) == ["3", "5", "7"]
+
+
+def test_golden_answers_of_three_classes_are_replayed(predictor_of):
+    predictor = predictor_of(SHADES)
+    answers = predictor.predict_records(RECORDS).tolist()
+    golden = [Golden(record=record, answer=answer) for record, answer in zip(RECORDS, answers, strict=True)]
+    assert with_golden(predictor, golden).replay(1e-6) == 0
+    golden[1] = Golden(record=RECORDS[1], answer=[0.5, 0.2, 0.3])
+    with pytest.raises(BundleError, match=r"Golden row 1 of .* is answered"):
+        with_golden(predictor, golden).replay(1e-6)
+
+
+def test_golden_answers_of_other_classes_are_refused(predictor_of):
+    with pytest.raises(BundleError, match=r"golden rows of .* are not of the model's classes"):
+        with_golden(predictor_of(SHADES), [Golden(record=RECORDS[0], answer=[0.5, 0.5])]).replay(1e-6)
+
+
+def with_golden(predictor: Predictor, golden: list[Golden]) -> Predictor:
+    return Predictor(dataclasses.replace(predictor.bundle, golden=golden))
+
+
+@pytest.mark.parametrize("classes", [[0, 1], ["milk", "tea", "wine"]])
+def test_the_bundles_temperature_is_what_logits_are_divided_by(predictor_of, classes):
+    state = SHADES.model_copy(update={"classes": classes})
+    warm, plain = (predictor_of(state, metrics={"validation_temperature": value}) for value in (2.5, 1.0))
+    logits = np.log(plain.predict_records(RECORDS).astype(float))
+    if len(classes) == 2:
+        logits -= np.log1p(-plain.predict_records(RECORDS).astype(float))
+    expected = evaluation.probabilities(logits, 2.5)
+    assert warm.predict_records(RECORDS) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("classes", [[0, 1], ["milk", "tea", "wine"]])
+def test_answers_of_validation_are_the_predictors_bit_for_bit(predictor_of, classes):
+    state = SHADES.model_copy(update={"classes": classes})
+    rows = parse(RECORDS, state.columns)
+    plain = predictor_of(state)
+    arrays = {name: torch.from_numpy(array) for name, array in features.apply(state, rows).items()}
+    with torch.inference_mode():
+        logits = plain.model(arrays).numpy()
+    metrics, answers = evaluation.judge(np.array([0, 1, 1]), logits, config.Evaluate())
+    bundled = {f"validation_{name}": value for name, value in metrics.items()}
+    assert predictor_of(state, metrics=json.loads(json.dumps(bundled))).predict(rows).tolist() == answers.tolist()
+
+
+@pytest.mark.parametrize("most", [1, 3, 8])
+def test_rows_scored_in_parts_get_the_same_answers(predictor, toy_rows, most):
+    whole = predictor.predict(toy_rows)
+    predictor.most = most
+    assert predictor.predict(toy_rows) == pytest.approx(whole, abs=1e-6)
+
+
+def test_texts_and_images_are_scored_few_at_once(image_predictor, predictor):
+    assert (image_predictor.most, predictor.most) == (HEAVY_ROWS, ROWS)
 
 
 def test_unseen_categories_are_named_in_the_answers_that_have_them(predictor):

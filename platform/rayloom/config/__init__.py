@@ -18,8 +18,10 @@ from rayloom.config.etl import (
     Shares,
     Step,
 )
+from rayloom.config.evaluation import Evaluate, Gate
 from rayloom.config.features import Category, Date, Feature, Features, Number
 from rayloom.config.load import Document, check, load
-from rayloom.config.pipeline import Cluster, Evaluate, Gate, Model, Pipeline, Serve, Storage, Tracking
+from rayloom.config.model import Model, Own, Tabular, TextEncoder, Vision
+from rayloom.config.pipeline import Cluster, Pipeline, Serve, Storage, Tracking
 from rayloom.config.sources import Csv, Delta, Images, Json, Parquet, Source, Sql, Text
 from rayloom.config.training import Checkpoints, Train

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from rayloom.config.model import DEFAULT_FAMILY
 from rayloom.config.pipeline import Pipeline
 from rayloom.errors import ConfigError, hint
 
@@ -196,5 +197,7 @@ def _at(data: Any, path: tuple) -> Any:
 
 def _merged(below: Any, above: Any) -> Any:
     if isinstance(below, dict) and isinstance(above, dict):
+        if above.get("family", same := below.get("family", DEFAULT_FAMILY)) != same:
+            return above  # another family has other keys: those below are not its
         return {**below, **{key: _merged(below.get(key), value) for key, value in above.items()}}
     return above

@@ -2,35 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rayloom.config.base import Fraction, Name, Resources, Section
+from rayloom.config.base import Name, Resources, Section
 from rayloom.config.etl import Etl
+from rayloom.config.evaluation import Evaluate
 from rayloom.config.features import Features
+from rayloom.config.model import Model, Tabular
 from rayloom.config.training import Train
-
-
-class Model(Section):
-    """The network. `family` is a name in rayloom.models.FAMILIES or a function as 'package.module:function'."""
-
-    family: str = "tabular"
-    hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field(default=[128, 64], min_length=1)
-    embedding: int = Field(default=8, ge=1, le=4096)
-    dropout: Fraction = 0.2
-
-
-class Gate(Section):
-    """What a model must reach on the test split to become @champion."""
-
-    metric: Literal["auc", "average_precision", "f1", "accuracy"] = "auc"
-    at_least: float = Field(default=0.5, ge=0, le=1)
-
-
-class Evaluate(Section):
-    baseline: bool = Field(default=True, description="also train scikit-learn's HistGradientBoosting on the same rows")
-    gate: Gate = Gate()
 
 
 class Tracking(Section):
@@ -73,7 +53,7 @@ class Pipeline(Section):
     cluster: Cluster = Cluster()
     etl: Etl
     features: Features
-    model: Model = Model()
+    model: Model = Tabular()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
     tracking: Tracking = Tracking()

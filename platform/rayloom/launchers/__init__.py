@@ -15,17 +15,18 @@ raises
     TrainingError     a worker failed more often than `train.max_failures`; the sentence names the rank and its error
 """
 
+from importlib import import_module
 from types import ModuleType
 
 from rayloom.errors import ConfigError, hint
-from rayloom.launchers import inline, ray_train, spark, torchrun
 
-LAUNCHERS: dict[str, ModuleType] = {
-    "ray": ray_train,
-    "torchrun": torchrun,
-    "spark": spark,
-    "inline": inline,
+LAUNCHERS = {
+    "ray": "rayloom.launchers.ray_train",
+    "torchrun": "rayloom.launchers.torchrun",
+    "spark": "rayloom.launchers.spark",
+    "inline": "rayloom.launchers.inline",
 }
+"""By name, each imported when it is chosen: a training process starts without Ray, and a driver without Spark."""
 
 
 def find(name: str) -> ModuleType:
@@ -36,4 +37,4 @@ def find(name: str) -> ModuleType:
     """
     if name not in LAUNCHERS:
         raise ConfigError(f"train.launcher: unknown launcher '{name}'{hint(name, LAUNCHERS)}")
-    return LAUNCHERS[name]
+    return import_module(LAUNCHERS[name])

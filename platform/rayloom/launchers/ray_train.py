@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import ray.train
 import ray.train.torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.backend import Backend, BackendConfig
 
 from rayloom import config
 from rayloom.datasets import Encoded
 from rayloom.features import FeatureState
-from rayloom.launchers import failures, room
+from rayloom.launchers import failures, ray_worker, room
+from rayloom.launchers.ray_backend import OwnGroup
 from rayloom.launchers.result import Result, collect, folder_of
 
 
@@ -30,9 +30,9 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
     require_room(pipeline)
     folder = folder_of(pipeline, run)
     trainer = ray.train.torch.TorchTrainer(
-        _loop,
-        train_loop_config={"pipeline": pipeline, "state": state, "splits": splits, "folder": folder},
-        torch_config=_OwnGroup(),  # type: ignore[arg-type]
+        ray_worker.run,
+        train_loop_config={"job": ray_worker.Given(pipeline, state, splits, folder)},
+        torch_config=OwnGroup(),  # type: ignore[arg-type]
         scaling_config=ScalingConfig(
             num_workers=(settings.min_workers, settings.workers) if settings.min_workers else settings.workers,  # type: ignore[arg-type]
             use_gpu=settings.gpu,
@@ -49,22 +49,6 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
         failures.raise_first(folder.parent / "failures", _cause(error))
     failures.raise_final(folder.parent / "failures")
     return collect(pipeline, len(state.classes), run, launched)
-
-
-class _OwnGroup(BackendConfig):
-    """Leaves the process group to the workers. Ray's own set-up has the controller import torch first, for seconds, while the
-    workers wait to be started."""
-
-    backend = "own"  # TorchTrainer asks for it
-    init_method = "env"
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        return _SharedGpus
-
-
-class _SharedGpus(Backend):
-    share_cuda_visible_devices = True  # NCCL moves data between GPUs of a node directly where each sees the other
 
 
 @contextmanager
@@ -89,10 +73,3 @@ def _cause(error: Exception) -> str:
         return f"{str(error).strip().splitlines()[-1]:.400}"
     causes = {rank: str(getattr(failure, "__cause__", None) or failure).strip() for rank, failure in caught.items()}
     return "; ".join(f"rank {rank}: {text.splitlines()[0]:.400}".rstrip(".") for rank, text in sorted(causes.items()))
-
-
-def _loop(given: dict) -> None:
-    """Runs in each Ray Train worker: torch is imported here and not by the controller, which unpickles this function too."""
-    from rayloom.launchers.ray_worker import run
-
-    run(**given)

@@ -1,6 +1,7 @@
 """What a Ray Train worker does: joins the others, takes its rows from Ray's object store, and runs the training loop."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import ray
@@ -16,25 +17,36 @@ from rayloom.launchers.group import process_group
 from rayloom.worker import Shard, Worker, bounds
 
 
-def run(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Encoded], folder: Path) -> None:
-    """Trains as the rank that Ray Train gave this process.
+@dataclass(frozen=True)
+class Given:
+    """What all ranks are given.
 
-    Args:
+    Attributes:
         splits: "train" and "validation" as model inputs in Ray's object store.
         folder: the run's checkpoints.
     """
+
+    pipeline: config.Pipeline
+    state: FeatureState
+    splits: dict[str, Encoded]
+    folder: Path
+
+
+def run(given: dict[str, Given]) -> None:
+    """Trains as the rank that Ray Train gave this process."""
+    job = given["job"]
     timeline = {"worker started": time.time()}
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
-    with failures.noted(folder.parent / "failures", rank):
-        device = _device(pipeline.train)
+    with failures.noted(job.folder.parent / "failures", rank):
+        device = _device(job.pipeline.train)
         store = _store(rank, world_size) if world_size > 1 else None
-        with process_group(rank, world_size, device, pipeline.train.timeout_s, store):
+        with process_group(rank, world_size, device, job.pipeline.train.timeout_s, store):
             timeline["group joined"] = time.time()
-            shards = {name: _shard(encoded, rank, world_size) for name, encoded in splits.items()}
+            shards = {name: _shard(encoded, rank, world_size) for name, encoded in job.splits.items()}
             timeline["rows read"] = time.time()
-            worker = Worker(rank, world_size, device, folder, ray.train.report, timeline)
-            training.train(pipeline, state, worker, shards)
+            worker = Worker(rank, world_size, device, job.folder, ray.train.report, timeline)
+            training.train(job.pipeline, job.state, worker, shards)
 
 
 def _device(settings: config.Train) -> str:

@@ -1,9 +1,14 @@
-"""Model families. A family is a module with two functions:
+"""Model families. A family is a module with these functions:
 
-    build(model, state)      a torch.nn.Module that maps a batch, as `features.apply` gives it, to logits (n,)
-    require(model, state)    raises ConfigError where the family cannot use these columns
+    require(model, state)             raises ConfigError where the family cannot use these columns
+    build(model, state)               a torch.nn.Module, fresh, that maps a batch, as `features.apply` gives it, to logits:
+                                      (n,) of the second class where there are two, else (n, classes)
+    resolve(model, state)             the model section with all that `build` needs of the disk written in; where it needs any
+    load_pretrained(network, model)   gives a fresh network its pretrained weights; where there are any
 
-Adding one is one file and one line here. A user's own is one function `build`, named 'package.module:function'.
+A network may have a method `checkpoint_activations()`, for train.gradient_checkpointing. Adding a family is one file, one line
+here and one section in `rayloom.config.model`. A user's own is one function such as `build`, named 'package.module:function';
+its section is a `config.Own`, whose `settings` are the user's.
 """
 
 from collections.abc import Callable
@@ -15,29 +20,36 @@ from torch import nn
 from rayloom import config
 from rayloom.errors import ConfigError, hint
 from rayloom.features import FeatureState
-from rayloom.models import tabular
+from rayloom.models import tabular, text, vision
 
 FAMILIES: dict[str, ModuleType] = {
     "tabular": tabular,
+    "text": text,
+    "vision": vision,
 }
 
 
 def require(model: config.Model, state: FeatureState) -> None:
-    """Refuses what the family or the training loop cannot train on, before a worker starts.
+    """Refuses what the family cannot train on, before a worker starts.
 
     Raises:
-        ConfigError: the family is not known or cannot use the columns, or the label has more than the two classes that the
-            loop tells apart.
+        ConfigError: the family is not known or cannot use the columns.
     """
     find(model.family)
-    if len(state.classes) > 2:
-        classes = ", ".join(map(repr, state.classes[:5])) + (", …" if len(state.classes) > 5 else "")
-        raise ConfigError(
-            f"features.label: '{state.label}' has {len(state.classes)} classes ({classes}), and training tells two apart; make "
-            f"it one of two in the SQL."
-        )
     if model.family in FAMILIES:
         FAMILIES[model.family].require(model, state)
+
+
+def resolve(model: config.Model, state: FeatureState) -> config.Model:
+    """The model section with all that `build` needs of the disk or a hub written into it: a replica has neither.
+
+    Raises:
+        ConfigError: as `require`, or what was found does not fit the columns.
+        SourceError: it is not there.
+    """
+    require(model, state)
+    write_in = getattr(FAMILIES.get(model.family), "resolve", None)
+    return write_in(model, state) if write_in else model
 
 
 def build(model: config.Model, state: FeatureState) -> nn.Module:
@@ -50,18 +62,15 @@ def build(model: config.Model, state: FeatureState) -> nn.Module:
     return find(model.family)(model, state)
 
 
-def resolve(model: config.Model, state: FeatureState) -> config.Model:
-    """The model section with all that `build` needs of the disk or a hub written into it: a replica has neither.
+def load_pretrained(network: nn.Module, model: config.Model) -> None:
+    """Gives a fresh network the pretrained weights that the model section names, where it names some.
 
     Raises:
-        ConfigError: as `require`.
+        SourceError: they are not to be had on this machine, or do not fit.
     """
-    require(model, state)
-    return model
-
-
-def load_pretrained(network: nn.Module, model: config.Model) -> None:
-    """Gives a fresh network the pretrained weights that the model section names, where it names some."""
+    load = getattr(FAMILIES.get(model.family), "load_pretrained", None)
+    if load:
+        load(network, model)
 
 
 def find(family: str) -> Callable[[config.Model, FeatureState], nn.Module]:

@@ -1,10 +1,12 @@
 """The Ray Serve application: records in, probabilities, labels and the model's version out.
 
-    POST /predict   a JSON list of records -> {"model": {name, version}, "predictions": [{probability, label, unseen}]}
-    GET  /model     the model's card: version, dataset, metrics, and an example record
+    POST /predict   a JSON list of records -> {"model": {name, version}, "predictions": [answers]}
+    GET  /model     the model's card: version, dataset, classes, metrics, and an example record
     GET  /healthz   200 while the replica answers
 
-`unseen` names the categories of the record whose values training saw rarely or never; it is there only where there are some.
+An answer is {probability: of the second class, label, unseen} for two classes, and for more {label, probability: of the label,
+probabilities: {class: probability}, unseen}. `unseen` names the categories of the record whose values training saw rarely or
+never; it is there only where there are some.
 A replica is ready only after the bundle's golden rows gave the answers that training gave.
 Not here yet: micro-batching, other protocols, rollouts.
 """
@@ -93,7 +95,8 @@ class PredictService:
     async def model(self) -> Response:
         loaded = self.predictor.bundle
         example = loaded.golden[0].record if loaded.golden else None
-        card = {"dataset": loaded.config.dataset, "metrics": loaded.metrics, "example": example}
+        classes = list(loaded.state.classes)
+        card = {"dataset": loaded.config.dataset, "classes": classes, "metrics": loaded.metrics, "example": example}
         return _json({"model": self._model(), **card})
 
     @http.get("/healthz")

@@ -1,7 +1,8 @@
 """Raw records to answers, from a bundle alone. No Ray, Spark or MLflow.
 
-An answer is {"probability": of the second class, "label": the class}, and "unseen": [names] where categories of the record have
-values that training saw rarely or never; these count as unknown, so the answer may be worth less.
+An answer is {"probability": of the second class, "label": the class} for two classes, {"label": the most probable class,
+"probability": its own, "probabilities": {class: its probability}} for more. It has "unseen": [names] where categories of the
+record have values that training saw rarely or never; these count as unknown, so the answer may be worth less.
 """
 
 import base64
@@ -16,10 +17,13 @@ import pyarrow as pa
 import torch
 from safetensors.torch import load_file
 
-from rayloom import features, models
+from rayloom import evaluation, features, models
 from rayloom.bundle import Bundle
 from rayloom.errors import BundleError, DataError, InvalidRecords, hint
 from rayloom.features import CategoryState, ColumnState, DateState, HashState, ImageState, TextState, images
+
+ROWS, HEAVY_ROWS = 8192, 128
+"""The most rows scored at once, and the most of those with texts or images: memory is bounded, answers are the same."""
 
 
 class Predictor:
@@ -34,7 +38,10 @@ class Predictor:
 
     def __init__(self, bundle: Bundle):
         self.bundle = bundle
-        self.threshold = float(bundle.metrics["validation_threshold"])
+        self.threshold = float(bundle.metrics.get("validation_threshold", 0.5))
+        self.temperature = float(bundle.metrics.get("validation_temperature", 1.0))
+        is_heavy = any(isinstance(column, TextState | ImageState) for column in bundle.state.columns.values())
+        self.most = HEAVY_ROWS if is_heavy else ROWS
         self.model = models.build(bundle.config.model, bundle.state)
         try:
             self.model.load_state_dict(load_file(bundle.weights))
@@ -45,13 +52,18 @@ class Predictor:
         self.model.eval()
 
     def predict(self, rows: pa.Table) -> np.ndarray:
-        """Probabilities float32 (n,) of rows with the features' columns."""
+        """Calibrated probabilities of rows with the features' columns: float32 (n,) of the second of two classes, or
+        (n, classes)."""
+        parts = [self._logits(rows.slice(start, self.most)) for start in range(0, max(len(rows), 1), self.most)]
+        return evaluation.probabilities(np.concatenate(parts), self.temperature)
+
+    def _logits(self, rows: pa.Table) -> np.ndarray:
         arrays = features.apply(self.bundle.state, rows)
         with torch.inference_mode():
-            return torch.sigmoid(self.model({name: torch.from_numpy(array) for name, array in arrays.items()})).numpy()
+            return self.model({name: torch.from_numpy(array) for name, array in arrays.items()}).float().numpy()
 
     def predict_records(self, records: Any) -> np.ndarray:
-        """Probabilities float32 (n,) of a JSON list of records.
+        """`predict` of a JSON list of records.
 
         Raises:
             InvalidRecords: see `parse`.
@@ -65,15 +77,20 @@ class Predictor:
             InvalidRecords: see `parse`.
         """
         rows = parse(records, self.bundle.state.columns)
-        classes = self.bundle.state.classes
-        answers = [
-            {"probability": probability, "label": classes[probability >= self.threshold]}
-            for probability in self._predict(rows).tolist()
-        ]
+        answers = [self._answer(given) for given in self._predict(rows).tolist()]
         for name, where in features.unseen(self.bundle.state, rows).items():
             for row in np.flatnonzero(where):
                 answers[row].setdefault("unseen", []).append(name)
         return answers
+
+    def _answer(self, given: float | list[float]) -> dict[str, Any]:
+        """What a client gets for a row's probability, or for its probabilities of more than two classes."""
+        classes = self.bundle.state.classes
+        if not isinstance(given, list):
+            return {"probability": given, "label": classes[given >= self.threshold]}
+        best = given.index(max(given))
+        named = {str(name): probability for name, probability in zip(classes, given, strict=True)}
+        return {"label": classes[best], "probability": given[best], "probabilities": named}
 
     def _predict(self, rows: pa.Table) -> np.ndarray:
         """`predict`, where what may be wrong with a row is the client's."""
@@ -91,13 +108,15 @@ class Predictor:
         """
         if not self.bundle.golden:
             raise BundleError(f"{self.bundle.folder} has no golden rows: nothing shows that it answers rightly; train again.")
-        expected = np.array([golden.probability for golden in self.bundle.golden])
+        expected = np.array([golden.answer for golden in self.bundle.golden])
         answers = self.predict_records([golden.record for golden in self.bundle.golden])
+        if answers.shape != expected.shape:
+            raise BundleError(f"The golden rows of {self.bundle.folder} are not of the model's classes; train again.")
         differences = np.abs(answers - expected)
-        worst = int(differences.argmax())
+        worst = np.unravel_index(int(differences.argmax()), differences.shape)
         if not differences[worst] <= tolerance:
             raise BundleError(
-                f"Golden row {worst} of {self.bundle.folder} is answered {answers[worst]:.8f}, training answered "
+                f"Golden row {worst[0]} of {self.bundle.folder} is answered {answers[worst]:.8f}, training answered "
                 f"{expected[worst]:.8f} (tolerance {tolerance:g}); the model is not served. Train and register it again."
             )
         return float(differences[worst])

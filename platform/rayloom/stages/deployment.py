@@ -25,7 +25,7 @@ def deploy(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.ndar
     """Serves the model with Ray Serve and compares its HTTP answers with the offline ones.
 
     Args:
-        offline: probabilities of the test rows where they are known; else the bundle's predictor gives them here.
+        offline: answers for the test rows, (n,) or (n, classes), where known; else the bundle's predictor gives them here.
 
     Returns:
         The application's URL. On a cluster that this command started, the application ends with the command.
@@ -79,13 +79,18 @@ def _compare(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.nd
     if len(ok) < len(requests):
         bad = next(response for response in responses if response.status_code != 200)
         raise ServingError(f"{len(requests) - len(ok)} of {len(requests)} requests failed, the first with {bad.text:.300}.")
-    answers = np.array([item["probability"] for response in ok for item in response.json()["predictions"]])
+    answers = np.array([_probabilities(item) for response in ok for item in response.json()["predictions"]])
     difference = float(np.abs(answers - np.concatenate([expected, expected])).max())
     if not difference <= run.pipeline.serve.tolerance:
         raise ServingError(
             f"A served answer differs from the offline one by {difference:g}; the bundle or the replica is wrong."
         )
     return {"requests": len(requests), "ok": len(ok), "rows": len(records), "max_abs_diff": difference, "url": url}
+
+
+def _probabilities(answer: dict) -> float | list[float]:
+    """What was served, as the predictor gives it: a probability for two classes, one for each class of more."""
+    return list(answer["probabilities"].values()) if "probabilities" in answer else answer["probability"]
 
 
 def _spread_rows(dataset: DatasetVersion, columns: list[str], count: int) -> tuple[pa.Table, np.ndarray]:

@@ -1,15 +1,27 @@
 """Stages `features`, `train` and `register`: from a dataset version to a registered model."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, TextIO
 
-from rayloom import bundle, config, datasets, evaluation, features, launchers, models, tracking, training
+from rayloom import bundle, checkpoints, config, datasets, evaluation, features, launchers, models, tracking, training
 from rayloom.bundle import Bundle, BundleConfig, Golden
-from rayloom.datasets import DatasetVersion
+from rayloom.datasets import DatasetVersion, Encoded
+from rayloom.errors import DivergedError, TrainingError
+from rayloom.features import FeatureState
+from rayloom.launchers.result import Result, folder_of
 from rayloom.runs import Run, say
 from rayloom.tracking import ModelVersion
 
 LEAK_ROWS = 100_000
 """Training rows that the leak check looks at, evenly spaced."""
+
+WATCH_SECONDS = 0.5
+"""How often a watcher looks whether an epoch has ended."""
 
 
 @dataclass(frozen=True)
@@ -18,46 +30,129 @@ class Trained:
 
     version: ModelVersion
     bundle: Bundle
-    inputs: datasets.Encoded | None = None
+    inputs: Encoded | None = None
 
 
-def train(run: Run, dataset: DatasetVersion) -> Trained:
-    """Fits features on the training split, trains, writes the bundle, and registers it as @challenger."""
+@dataclass(frozen=True)
+class Prepared:
+    """A dataset version ready to train on.
+
+    Attributes:
+        pipeline: the pipeline file, with its model section resolved.
+        state: what the training split taught.
+        splits: "train" and "validation" as model inputs.
+        records: the first validation rows as records, for golden answers.
+    """
+
+    pipeline: config.Pipeline
+    state: FeatureState
+    splits: dict[str, Encoded]
+    records: list[dict[str, Any]]
+
+
+def prepare(run: Run, dataset: DatasetVersion) -> Prepared:
+    """Fits features on the training split and encodes the rows.
+
+    Raises:
+        DataError, LeakError: the rows do not fit the features section.
+        ConfigError: the model or the metrics do not fit the features.
+    """
     pipeline = run.pipeline
-    launcher = launchers.find(pipeline.train.launcher)
-    launcher.require_room(pipeline)
     with run.stage("features"):
-        features.check_types(pipeline.features, datasets.schema_of(dataset.folder))
+        schema = datasets.schema_of(dataset.folder)
+        features.check_types(pipeline.features, schema)
         state, warnings = datasets.fit_features(pipeline.features, dataset.split("train"))
         pipeline = pipeline.model_copy(update={"model": models.resolve(pipeline.model, state)})
+        evaluation.check(pipeline.evaluate, len(state.classes), schema)
         for warning in warnings:
             say(f"  warning: {warning}")
         splits = {name: dataset.encode(state, name) for name in ("train", "validation")}
         _refuse_leaks(pipeline, state, splits["train"])
-        raw = datasets.first_rows(dataset.split("validation"), training.GOLDEN_ROWS, list(state.columns))
-    with run.stage("train"):
-        result = launcher.launch(pipeline, state, splits, run.id)
-        for metrics in result.history:
-            say("  epoch {epoch}: loss {loss:.4f}, validation AUC {validation_auc:.4f}, {seconds:.1f} s".format(**metrics))
+        records = datasets.first_rows(dataset.split("validation"), training.GOLDEN_ROWS, list(state.columns))
+        return Prepared(pipeline, state, splits, records)
+
+
+def train(run: Run, dataset: DatasetVersion) -> Trained:
+    """Prepares, trains, writes the bundle, and registers it as @challenger.
+
+    Raises:
+        TrainingError: it did not end well; MLflow has the run as failed, or as diverged.
+    """
+    launchers.find(run.pipeline.train.launcher).require_room(run.pipeline)
+    prepared = prepare(run, dataset)
+    with run.stage("train") as stage:
+        result = _launch(run, dataset, prepared)
+        stage.parts.update(result.timeline)
     with run.stage("register"):
-        golden = [
-            Golden(record=record, probability=answer) for record, answer in zip(raw, result.golden_answers(), strict=True)
-        ]
-        about = BundleConfig(
-            name=pipeline.name,
-            seed=pipeline.seed,
-            dataset=dataset.manifest.id,
-            model=pipeline.model,
-            features=pipeline.features,
-        )
-        weights = result.best.folder / "model.safetensors"
-        made = bundle.write(run.folder / "bundle", about, state, weights, result.best_metrics(), golden)
-        version = tracking.record_training(pipeline, run.id, dataset.manifest.id, result.history, made)
-        summarize_registry(run, version, tracking.CHALLENGER)
-        return Trained(version, made, splits["train"])
+        return _register(run, dataset, prepared, result)
 
 
-def _refuse_leaks(pipeline: config.Pipeline, state, encoded: datasets.Encoded) -> None:
+def _launch(run: Run, dataset: DatasetVersion, prepared: Prepared) -> Result:
+    settings = prepared.pipeline.train
+    say(f"  {settings.workers} workers by {settings.launcher}, {prepared.splits['train'].rows:,} rows an epoch")
+    folder = folder_of(prepared.pipeline, run.id)
+    try:
+        with _epochs_said(folder, evaluation.selection(prepared.pipeline.evaluate, len(prepared.state.classes))[0]):
+            return launchers.find(settings.launcher).launch(prepared.pipeline, prepared.state, prepared.splits, run.id)
+    except TrainingError as error:
+        outcome = "diverged" if isinstance(error, DivergedError) else "failed"
+        tracking.record_failure(prepared.pipeline, run.id, dataset.manifest.id, _history(folder), outcome, str(error))
+        raise
+
+
+def _history(folder: Path) -> list[dict[str, float]]:
+    """The epochs that a run has behind it."""
+    last = checkpoints.last(folder)
+    return last.progress()["history"] if last else []
+
+
+@contextmanager
+def _epochs_said(folder: Path, metric: str) -> Iterator[None]:
+    """Says each epoch when its checkpoint appears, whichever process trains."""
+    ended = Event()
+    with os.fdopen(os.dup(1), "w") as screen:  # Spark's launcher sends stdout to a file meanwhile
+        thread = Thread(target=_say_epochs, args=(folder, metric, ended, screen), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _say_epochs(folder: Path, metric: str, ended: Event, screen: TextIO) -> None:
+    said = 0
+    while said >= 0:
+        last_look = ended.wait(WATCH_SECONDS)
+        history: list[dict] = []
+        with suppress(OSError):  # an old checkpoint goes when a new one comes
+            history = _history(folder)
+        for epoch in history[said:]:
+            figures = f"loss {epoch['loss']:.4f}, validation {metric} {epoch[f'validation_{metric}']:.4f}"
+            speed = f"{epoch['samples_per_s']:,.0f} rows/s, {epoch['seconds']:.1f} s"
+            print(f"  epoch {epoch['epoch']:.0f}: {figures}, {speed}", file=screen, flush=True)
+        said = -1 if last_look else max(said, len(history))
+
+
+def _register(run: Run, dataset: DatasetVersion, prepared: Prepared, result: Result) -> Trained:
+    pipeline = prepared.pipeline
+    pairs = zip(prepared.records, result.golden_answers(), strict=True)
+    golden = [Golden(record=record, answer=answer) for record, answer in pairs]
+    about = BundleConfig(
+        name=pipeline.name,
+        seed=pipeline.seed,
+        dataset=dataset.manifest.id,
+        model=pipeline.model,
+        features=pipeline.features,
+    )
+    weights = result.best.folder / "model.safetensors"
+    made = bundle.write(run.folder / "bundle", about, prepared.state, weights, result.best_metrics(), golden)
+    version = tracking.record_training(pipeline, run.id, dataset.manifest.id, result.history, made)
+    summarize_registry(run, version, tracking.CHALLENGER)
+    return Trained(version, made, prepared.splits["train"])
+
+
+def _refuse_leaks(pipeline: config.Pipeline, state: FeatureState, encoded: Encoded) -> None:
     sample = encoded.sample(LEAK_ROWS)
     names = state.number_names() + state.category_names()
     columns = [*sample["numbers"].T, *sample["categories"].T]

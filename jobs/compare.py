@@ -1,0 +1,31 @@
+"""Trains the same config, seed and rows under each launcher, and reports what each costs beside a bare PyTorch loop.
+
+  python -m jobs.compare --config configs/flights.yaml
+  python -m jobs.compare --config configs/flights.yaml --launchers ray,torchrun --mllib lr --set train.epochs=8
+  ray job submit --working-dir . -- python -m jobs.compare --config configs/flights.yaml
+
+Registers no model. The report goes to the run's folder and to MLflow; the last line printed is its figures as JSON.
+"""
+
+import json
+
+from rayloom.cli import arguments, command
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--launchers", default="ray,torchrun,spark", help="with commas between (default: ray,torchrun,spark)")
+    parser.add_argument(
+        "--mllib", default="gbt", choices=["gbt", "lr", "none"], help="boosted trees or logistic regression (default: gbt)"
+    )
+    parsed = parser.parse_args()
+    with command(parsed) as run:
+        from rayloom.stages import etl
+        from rayloom.stages.costs import compare
+
+        costs = compare(run, etl(run), parsed.launchers.split(","), parsed.mllib)
+    print(json.dumps(costs.line()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What was measured of each launcher and of each peer, and how they compare."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one way to train costs; None where a figure does not apply.
+
+    Attributes:
+        name: a launcher's, or 'bare', 'mllib' or 'parameter_server'.
+        about: a few words on what ran.
+        first_step_s: seconds from the launch to the end of the first optimizer step.
+        samples_per_s: rows a second over all workers, without validation; the median epoch's, the first left out.
+        epoch_s: seconds of an epoch with validation, likewise.
+        peak_mb: the most memory that a worker has held, MB of 2**20 bytes.
+        wire_bytes: bytes that a worker sends in a step; for a parameter server, all that goes in and out of the server.
+        validation: the best epoch's validation metric.
+        auc: ROC-AUC on the test split.
+        seconds: of the whole training, where it has no steps.
+        losses: training loss by epoch.
+        weights: SHA-256 of the best epoch's weights.
+        timeline: seconds from the launch, by what a worker had reached.
+    """
+
+    name: str
+    about: str = ""
+    first_step_s: float | None = None
+    samples_per_s: float | None = None
+    epoch_s: float | None = None
+    peak_mb: float | None = None
+    wire_bytes: float | None = None
+    validation: float | None = None
+    auc: float | None = None
+    seconds: float | None = None
+    losses: list[float] = field(default_factory=list)
+    weights: str | None = None
+    timeline: dict[str, float] = field(default_factory=dict)
+
+    def spans(self) -> dict[str, float]:
+        """Seconds between what the timeline says was reached, by what they lead to; what was there at the launch took none.
+
+        >>> Cost("ray", timeline={"worker started": 2.0, "first step": 3.5}).spans()
+        {'worker started': 2.0, 'first step': 1.5}
+        """
+        reached = sorted(self.timeline.items(), key=lambda item: item[1])
+        times = pairwise([0.0, *(max(0.0, seconds) for _, seconds in reached)])
+        return {name: end - start for (name, _), (start, end) in zip(reached, times, strict=True)}
+
+
+def of_launcher(
+    name: str, history: Sequence[dict[str, float]], timeline: dict[str, float], validation: float, auc: float, weights: str
+) -> Cost:
+    """A launcher's row from each epoch's metrics."""
+    return Cost(
+        name,
+        "launcher",
+        first_step_s=timeline.get("first step"),
+        samples_per_s=typical([metrics["samples_per_s"] for metrics in history]),
+        epoch_s=typical([metrics["seconds"] for metrics in history]),
+        peak_mb=max(metrics["peak_mb"] for metrics in history),
+        wire_bytes=history[-1]["wire_bytes"],
+        validation=validation,
+        auc=auc,
+        losses=[metrics["loss"] for metrics in history],
+        weights=weights,
+        timeline=timeline,
+    )
+
+
+def typical(by_epoch: Sequence[float]) -> float:
+    """The median epoch's value; the first epoch, which warms up, counts only where it is alone.
+
+    >>> typical([1.0, 8.0, 9.0, 30.0])
+    9.0
+    """
+    return median(by_epoch[1:] or by_epoch)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """All rows of a comparison.
+
+    Attributes:
+        title: the pipeline's name.
+        setting: name -> value of what all rows have in common, such as the dataset version and the number of workers.
+        metric: name of the validation metric.
+        launchers: a row each, in the order in which they ran.
+        peers: 'bare', and 'mllib' and 'parameter_server' where they ran.
+    """
+
+    title: str
+    setting: dict[str, Any]
+    metric: str
+    launchers: dict[str, Cost]
+    peers: dict[str, Cost]
+
+    @property
+    def equal_weights(self) -> bool | None:
+        """Whether all launchers gave the same weights, bit for bit; None where there is nothing to compare."""
+        return _all_equal([cost.weights for cost in self.launchers.values()])
+
+    @property
+    def equal_losses(self) -> bool | None:
+        """Whether all launchers gave the same loss in every epoch, to the last digit."""
+        return _all_equal([cost.losses for cost in self.launchers.values()])
+
+    def rows(self) -> list[Cost]:
+        return [*self.launchers.values(), *self.peers.values()]
+
+    def part_of_bare(self, cost: Cost) -> float | None:
+        """The row's samples/s as a part of the bare loop's."""
+        bare = self.peers["bare"].samples_per_s if "bare" in self.peers else None
+        return cost.samples_per_s / bare if bare and cost.samples_per_s else None
+
+    def line(self) -> dict[str, Any]:
+        """The figures as JSON has them: null where a figure does not apply or is not a number."""
+        own = ("first_step_s", "samples_per_s", "peak_mb", "auc")
+        peer = {"bare": ["samples_per_s"], "mllib": ["auc", "seconds"], "parameter_server": ["samples_per_s", "wire_bytes"]}
+        return {
+            "launchers": {name: {key: _finite(getattr(cost, key)) for key in own} for name, cost in self.launchers.items()},
+            **{name: {key: _finite(getattr(self.peers.get(name), key, None)) for key in keys} for name, keys in peer.items()},
+            "equal_losses": self.equal_losses,
+            "equal_weights": self.equal_weights,
+        }
+
+
+def _all_equal(values: list) -> bool | None:
+    return all(one == values[0] for one in values) if len(values) > 1 else None
+
+
+def _finite(value: float | None) -> float | None:
+    return round(value, 4) if value is not None and math.isfinite(value) else None

@@ -1,0 +1,158 @@
+"""Stage `compare`: the same config, seed and rows under each launcher, beside peers, and a report on what each costs."""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rayloom import cluster, config, evaluation, feeding, launchers, models, tracking, training
+from rayloom.costs import bare, parameter_server, report
+from rayloom.costs.table import Cost, Costs, of_launcher
+from rayloom.datasets import DatasetVersion
+from rayloom.errors import ConfigError, LeftoverError
+from rayloom.launchers.result import Result
+from rayloom.runs import Run, say
+from rayloom.stages.model import Prepared, prepare
+
+SERVER_STEPS, SERVER_SECONDS = 200, 60.0
+"""The most steps and seconds of the parameter server: enough for a steady speed."""
+
+
+def compare(run: Run, dataset: DatasetVersion, names: list[str], mllib: str = "gbt") -> Costs:
+    """Trains under each launcher and with each peer, writes report.html and report.md, and logs them to MLflow.
+
+    Args:
+        names: of launchers, in the order in which they run.
+        mllib: 'gbt' or 'lr', the peer on Spark MLlib, which needs numbers or categories and two classes; 'none' for none.
+
+    Raises:
+        ConfigError: a launcher is not known, or cannot train as the train section says.
+        DataError, LeakError: the rows do not fit the features section.
+        LeftoverError: a launcher or peer left processes, actors or CPUs behind.
+        RayloomError: as `launchers` says.
+    """
+    own = {name: _under(run.pipeline, name) for name in names}
+    for name, pipeline in own.items():
+        launchers.find(name).require_room(pipeline)
+    prepared = prepare(run, dataset)
+    task = replace(prepared, splits={**prepared.splits, "test": dataset.encode(prepared.state, "test")})
+    ran = {name: _launch(run, task, name, pipeline.train) for name, pipeline in own.items()}
+    metric, _ = evaluation.selection(run.pipeline.evaluate, len(task.state.classes))
+    peers = {cost.name: cost for cost in _peers(run, task, mllib)}
+    costs = Costs(run.pipeline.name, _setting(run.pipeline, dataset), metric, ran, peers)
+    with run.stage("report"):
+        _report(run, dataset, costs)
+    return costs
+
+
+def _under(pipeline: config.Pipeline, name: str) -> config.Pipeline:
+    """The pipeline with another launcher; what belongs to one launcher alone is left out, so that all do the same."""
+    launchers.find(name)
+    if name == "inline" and pipeline.train.workers > 1:
+        raise ConfigError(
+            f"--launchers: inline trains with one worker, and train.workers is {pipeline.train.workers}; leave inline out, or "
+            f"set train.workers to 1."
+        )
+    local = pipeline.train.local_mode and name == "spark"
+    settings = pipeline.train.model_copy(update={"launcher": name, "min_workers": None, "local_mode": local})
+    return pipeline.model_copy(update={"train": settings})
+
+
+def _launch(run: Run, task: Prepared, name: str, settings: config.Train) -> Cost:
+    """Trains under a launcher, in a run of its own whose folder then goes into this run's."""
+    pipeline = task.pipeline.model_copy(update={"train": settings})
+    training_run = f"{run.id}-{name}"
+    with run.stage(name) as stage, _nothing_left(run, f"launcher {name}"):
+        splits = {split: task.splits[split] for split in ("train", "validation")}
+        result = launchers.find(name).launch(pipeline, task.state, splits, training_run)
+        stage.parts.update(result.timeline)
+    metric, _ = evaluation.selection(pipeline.evaluate, len(task.state.classes))
+    weights = hashlib.sha256((result.best.folder / "model.safetensors").read_bytes()).hexdigest()
+    auc, validation = _test_auc(task, result), result.best_metrics()[f"validation_{metric}"]
+    cost = of_launcher(name, result.history, result.timeline, validation, auc, weights)
+    folder = run.folder.with_name(training_run)
+    shutil.rmtree(folder / "handover", ignore_errors=True)  # the rows once more
+    folder.rename(run.folder / name)
+    say(f"  first step after {cost.first_step_s:.1f} s, then {cost.samples_per_s:,.0f} samples/s; test AUC {auc:.4f}")
+    return cost
+
+
+def _test_auc(task: Prepared, result: Result) -> float:
+    """Of the best epoch's answers for all test rows, as its bundle would give them."""
+    network = models.build(task.pipeline.model, task.state)
+    network.load_state_dict(result.best.weights())
+    test, chosen = task.splits["test"].read(0, task.splits["test"].rows), result.best_metrics()
+    logits = training.predict(network, feeding.Streamed(test, "cpu"), training.EVALUATION_ROWS).numpy()
+    answers = evaluation.probabilities(logits, chosen["validation_temperature"])
+    return evaluation.score(test["label"], answers, chosen.get("validation_threshold", 0.5))["auc"]
+
+
+@contextmanager
+def _nothing_left(run: Run, what: str) -> Iterator[None]:
+    """Holds what ran in the block to giving everything back. On a cluster that others use, what is held may be theirs."""
+    yield
+    if run.local and (left := cluster.held_in_cluster()):
+        raise LeftoverError(f"The {what} left behind: {'; '.join(left)}. Report this line.")
+
+
+def _peers(run: Run, task: Prepared, mllib: str) -> Iterator[Cost]:
+    with run.stage("bare"), TemporaryDirectory(prefix=".bare-", dir=run.folder) as folder:
+        train = task.splits["train"]
+        cost = bare.measure(task.pipeline, task.state, train.read(0, train.rows), Path(folder))
+        say(f"  {cost.samples_per_s:,.0f} samples/s")
+        yield cost
+    with run.stage("param server"), _nothing_left(run, "parameter server"):
+        cost = parameter_server.measure(task.pipeline, task.state, task.splits["train"], SERVER_STEPS, SERVER_SECONDS)
+        say(f"  {cost.samples_per_s:,.0f} samples/s")
+        yield cost
+    if mllib != "none" and len(task.state.classes) == 2 and task.pipeline.model.family == "tabular":
+        with run.stage("mllib"), _nothing_left(run, "peer mllib"):
+            yield _mllib(run, task, mllib)
+
+
+def _mllib(run: Run, task: Prepared, kind: str) -> Cost:
+    # Spark and RayDP take seconds to import: the launchers before this do without them.
+    from rayloom.costs import mllib
+    from rayloom.etl import session
+
+    spark_only = task.pipeline.etl.model_copy(update={"handoff": "parquet"})
+    pipeline = task.pipeline.model_copy(update={"etl": spark_only})
+    splits = {name: task.splits[name].read(0, task.splits[name].rows) for name in ("train", "test")}
+    log = run.folder / "spark-mllib.log"
+    with (
+        TemporaryDirectory(prefix=".mllib-", dir=run.folder) as folder,
+        session.spark_session(pipeline, f"rayloom-mllib-{run.id}", log) as spark,
+    ):
+        cost = mllib.measure(spark, kind, splits, task.state.cardinalities(), pipeline.seed, Path(folder))
+        say(f"  {cost.about}: test AUC {cost.auc:.4f} after {cost.seconds:.1f} s")
+        return cost
+
+
+def _setting(pipeline: config.Pipeline, dataset: DatasetVersion) -> dict[str, str | int]:
+    settings = pipeline.train
+    return {
+        "dataset": dataset.manifest.id,
+        "training rows": f"{dataset.manifest.splits['train'].rows:,}",
+        "model": pipeline.model.family,
+        "workers": settings.workers,
+        "CPUs a worker": settings.cpus,
+        "GPU": "one a worker" if settings.gpu else "none",
+        "batch": settings.batch_size,
+        "epochs": settings.epochs,
+        "seed": pipeline.seed,
+        "precision": settings.precision,
+    }
+
+
+def _report(run: Run, dataset: DatasetVersion, costs: Costs) -> None:
+    written = {"report.html": report.html(costs), "report.md": report.markdown(costs)}
+    for name, text in written.items():
+        (run.folder / name).write_text(text)
+    files = [run.folder / name for name in written]
+    tracking.record_report(run.pipeline, run.id, dataset.manifest.id, report.figures(costs), files)
+    run.summary |= {cost.name: report.short(cost) for cost in costs.rows()}
+    run.summary["equal"] = {"weights": costs.equal_weights, "losses": costs.equal_losses}
+    run.summary["report"] = str(files[0])

@@ -1,0 +1,67 @@
+"""The contract of the launchers: the same seed, rows and number of workers give the same model, whoever starts the workers."""
+
+import pytest
+import torch
+
+from rayloom.launchers.result import Result
+from tests.launchers.conftest import pipeline_changes, quiet
+
+RUNS = [("inline", 1), ("ray", 1), ("torchrun", 1), ("spark", 1), ("ray", 2), ("torchrun", 2), ("spark", 2)]
+PAIRS = [(name, workers) for name, workers in RUNS if (name, workers) not in (("inline", 1), ("torchrun", 2))]
+
+
+@pytest.fixture(scope="module")
+def tabular(launch, tabular_rows) -> dict[tuple[str, int], Result]:
+    """The same run under every launcher; Spark's single worker trains beside the driver, its two on an executor."""
+    runs = {}
+    for name, workers in RUNS:
+        local = {"train.local_mode": True} if (name, workers) == ("spark", 1) else {}
+        runs[name, workers] = launch(name, {**pipeline_changes(workers), **local}, tabular_rows)
+    return runs
+
+
+@pytest.fixture(scope="module")
+def text(launch, text_rows, text_state, encoder) -> dict[str, Result]:
+    """A BERT under the launchers of two workers."""
+    model = {"family": "text", "encoder": str(encoder)}
+    settings = {"model": model, **pipeline_changes(2), "train.lr": 0.002, "train.epochs": 2}
+    return {name: launch(name, settings, text_rows, text_state) for name in ("ray", "torchrun", "spark")}
+
+
+def reference(workers: int) -> tuple[str, int]:
+    return ("inline", 1) if workers == 1 else ("torchrun", 2)
+
+
+@pytest.mark.parametrize(("launcher", "workers"), PAIRS)
+def test_tabular_weights_are_equal_bit_for_bit(tabular, launcher, workers):
+    weights, expected = (tabular[key].best.weights() for key in ((launcher, workers), reference(workers)))
+    assert [name for name in expected if not torch.equal(weights[name], expected[name])] == []
+
+
+@pytest.mark.parametrize(("launcher", "workers"), PAIRS)
+def test_tabular_metrics_are_equal(tabular, launcher, workers):
+    assert quiet(tabular[launcher, workers].history) == quiet(tabular[reference(workers)].history)
+
+
+@pytest.mark.parametrize("launcher", ["ray", "spark"])
+def test_text_weights_are_equal(text, launcher):
+    weights, expected = (text[name].best.weights() for name in (launcher, "torchrun"))
+    assert max(float((weights[name] - expected[name]).abs().max()) for name in expected) <= 1e-5
+
+
+@pytest.mark.parametrize("launcher", ["ray", "spark"])
+def test_text_metrics_are_equal(text, launcher):
+    losses, expected = ([epoch["loss"] for epoch in text[name].history] for name in (launcher, "torchrun"))
+    assert losses == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("launcher", ["ray", "torchrun", "spark"])
+def test_every_launcher_tells_the_way_to_its_first_step(tabular, launcher):
+    timeline = tabular[launcher, 2].timeline
+    assert list(timeline) == ["worker started", "group joined", "rows read", "model built", "first step"]
+    assert sorted(timeline.values()) == list(timeline.values()) and timeline["worker started"] > 0
+
+
+def test_two_workers_send_their_gradients_and_one_sends_nothing(tabular):
+    model = sum(weight.numel() * weight.element_size() for weight in tabular["ray", 2].best.weights().values())
+    assert [tabular["ray", workers].history[0]["wire_bytes"] for workers in (1, 2)] == [0, model]

@@ -1,0 +1,84 @@
+"""What a run is worth when a rank is killed, fails, hangs or diverges, under the launchers that start processes."""
+
+import json
+
+import pytest
+import torch
+
+from rayloom import checkpoints
+from rayloom.errors import DivergedError, TrainingError
+from tests.launchers.conftest import quiet
+
+LAUNCHERS = ["ray", "torchrun"]
+EPOCHS, STEPS = 3, 4
+
+
+@pytest.fixture(scope="module")
+def faulty(launch, tabular_rows, tmp_path_factory):
+    """Runs a launcher with two workers, to one of which `fault` happens in the seventh step, the third of the second epoch."""
+
+    def run(launcher: str, fault: str, **changes):
+        folder = tmp_path_factory.mktemp(fault)
+        settings = {"fault": fault, "at": 7 if fault != "none" else 0, "folder": str(folder)}
+        model = {"family": "tests.faulty_family:build", "settings": settings}
+        train = {"train.workers": 2, "train.checkpoint": {"every_steps": 1}, **changes}
+        return folder, lambda: launch(launcher, {"model": model, **train}, tabular_rows)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(faulty):
+    return faulty("torchrun", "none")[1]()
+
+
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def killed(request, faulty):
+    """A run whose rank 1 was ended by SIGKILL in the middle of an epoch, and the folder that tells of its steps."""
+    folder, run = faulty(request.param, "kill")
+    return folder, run()
+
+
+def test_a_killed_rank_does_not_change_the_weights(killed, undisturbed):
+    weights, expected = killed[1].best.weights(), undisturbed.best.weights()
+    assert (killed[0] / "happened").exists()
+    assert [name for name in expected if not torch.equal(weights[name], expected[name])] == []
+
+
+def test_a_killed_rank_does_not_change_the_history(killed, undisturbed):
+    assert quiet(killed[1].history) == quiet(undisturbed.history)
+
+
+def test_a_killed_run_goes_on_inside_the_epoch(killed):
+    """Seven steps were begun. At the sixth's checkpoint, or the fifth's if that was not yet written, the run went on."""
+    begun = len((killed[0] / "steps").read_text())
+    assert begun - 7 in (EPOCHS * STEPS - 6, EPOCHS * STEPS - 5)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_an_exception_on_rank_1_is_told_with_its_rank_and_text(faulty, launcher):
+    _, run = faulty(launcher, "fail", **{"train.max_failures": 0})
+    with pytest.raises(TrainingError, match="rank 1: ValueError: the third row is odd"):
+        run()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_rank_that_hangs_is_named(faulty, launcher):
+    _, run = faulty(launcher, "hang", **{"train.max_failures": 0, "train.timeout_s": 2.0})
+    with pytest.raises(TrainingError, match=r"Not rank 1 came to a collective within train\.timeout_s \(2 s\)"):
+        run()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(faulty, launcher, tmp_path_factory):
+    folder, run = faulty(launcher, "diverge")
+    with pytest.raises(DivergedError, match="The training loss became nan in epoch 1"):
+        run()
+    root = max(tmp_path_factory.getbasetemp().glob(f"{launcher}*"), key=lambda path: path.stat().st_mtime)
+    found = checkpoints.found(root / "runs" / "run" / "checkpoints")
+    assert all(torch.isfinite(value).all() for one in found for value in one.weights().values())
+    assert checkpoints.best(root / "runs" / "run" / "checkpoints", "validation_auc", 1).place == (1, 0)
+    assert len((folder / "steps").read_text()) == 7  # the same rows would give the same loss: it was not tried again
+    assert {json.loads(file.read_text())["kind"] for file in (root / "runs" / "run" / "failures").iterdir()} == {
+        "DivergedError"
+    }

@@ -38,7 +38,7 @@ STATE = FeatureState(
 @pytest.fixture(scope="module")
 def splits() -> Iterator[dict[str, Encoded]]:
     """Rows whose label can be learned, on a Ray cluster of this machine's."""
-    ray.init(log_to_driver=False)
+    ray.init(log_to_driver=False, include_dashboard=False)
     yield {name: Encoded([ray.put(make(rows))], [rows]) for name, rows in ROWS.items()}
     ray.shutdown()
 
@@ -55,7 +55,7 @@ def launch(splits, tmp_path_factory) -> Callable[..., Result]:
     """Trains on two GPUs."""
 
     def run(launcher: str, model: dict, **train) -> Result:
-        own = {"launcher": launcher, "gpu": True, "workers": 2, "epochs": 3, "batch_size": 2048, "lr": 0.01, **train}
+        own = {"launcher": launcher, "gpu": True, "workers": 2, "epochs": 3, "batch_size": 2048, "lr": 0.01, "timeout_s": 30.0, **train}
         pipeline = config.Pipeline.model_validate(
             {
                 "name": "gpu",
@@ -112,7 +112,8 @@ def test_lower_precision_learns_as_well(launch, alike, precision):
 
 
 def faulty(fault: str, folder: Path) -> dict:
-    return {"family": "tests.faulty_family:build", "settings": {"fault": fault, "at": 130, "folder": str(folder)}}
+    at = 130 if fault != "none" else 0
+    return {"family": "tests.faulty_family:build", "settings": {"fault": fault, "at": at, "folder": str(folder)}}
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

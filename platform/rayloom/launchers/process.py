@@ -9,6 +9,9 @@ import os
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rayloom import training
@@ -28,6 +31,7 @@ def main() -> None:
     settings = job.pipeline.train
     device = f"cuda:{os.environ['LOCAL_RANK']}" if settings.gpu else "cpu"
     with (
+        _ended_at_once(),
         failures.noted(job.checkpoints.parent / "failures", rank),
         process_group(rank, world_size, device, settings.timeout_s),
     ):
@@ -36,6 +40,17 @@ def main() -> None:
         timeline["rows read"] = time.time()
         worker = Worker(rank, world_size, device, job.checkpoints, timeline=timeline)
         training.train(job.pipeline, job.state, worker, shards)
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """Ends this process where the block fails: Python's own way out could wait for a process group that others have left."""
+    try:
+        yield
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _end_with_parent() -> None:

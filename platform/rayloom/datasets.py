@@ -290,9 +290,10 @@ def _predict(rows: pa.Table, folder: Path) -> pa.Table:
     return pa.table({"label": labels, **{str(index): column for index, column in enumerate(columns)}})
 
 
-def first_rows(rows: ray.data.Dataset, count: int, columns: list[str]) -> list[dict[str, Any]]:
-    """The first rows as plain records, dates as ISO text: what a client would send."""
-    return [record(row, columns) for row in rows.select_columns(columns).take(count)]
+def first_rows(folder: Path, split: str, count: int, columns: list[str]) -> list[dict[str, Any]]:
+    """The first rows of a split as plain records, dates as ISO text: what a client would send. Ray Data would start tasks."""
+    rows = pads.dataset(_files(folder, split)).head(count, columns=columns)
+    return [record(row, columns) for row in rows.to_pylist()]
 
 
 def record(row: dict[str, Any], columns: list[str]) -> dict[str, Any]:

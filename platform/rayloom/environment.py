@@ -45,6 +45,8 @@ def prepare() -> str:
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
         # Ray has its workers give way to everything else on the machine, the driver that waits for them included.
         "RAY_worker_niceness": "0",
+        # It looks for spot nodes that are about to go: a process more at each start, where a lost worker is replaced anyway.
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "MLFLOW_DISABLE_TELEMETRY": "true",

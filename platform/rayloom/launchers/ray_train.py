@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray.train
-import ray.train.torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 
 from rayloom import config
 from rayloom.datasets import Encoded
@@ -15,6 +17,8 @@ from rayloom.features import FeatureState
 from rayloom.launchers import failures, ray_worker, room
 from rayloom.launchers.ray_backend import OwnGroup
 from rayloom.launchers.result import Result, collect, folder_of
+
+SUPERFLUOUS = (DatasetsCallback, PlacementGroupCleanerCallback)
 
 
 def require_room(pipeline: config.Pipeline) -> None:
@@ -29,7 +33,7 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
     room.require_rows(splits, settings.workers)
     require_room(pipeline)
     folder = folder_of(pipeline, run)
-    trainer = ray.train.torch.TorchTrainer(
+    trainer = _Trainer(
         ray_worker.run,
         train_loop_config={"job": ray_worker.Given(pipeline, state, splits, folder)},
         torch_config=OwnGroup(),  # type: ignore[arg-type]
@@ -49,6 +53,14 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
         failures.raise_first(folder.parent / "failures", _cause(error))
     failures.raise_final(folder.parent / "failures")
     return collect(pipeline, len(state.classes), run, launched)
+
+
+class _Trainer(TorchTrainer):
+    """TorchTrainer without two actors that start, with seconds of imports, while the workers do: one that hands out datasets,
+    of which there are none, and one that removes the placement group of a controller that died, which ends with the job."""
+
+    def _create_default_callbacks(self) -> list:
+        return [one for one in super()._create_default_callbacks() if not isinstance(one, SUPERFLUOUS)]
 
 
 @contextmanager

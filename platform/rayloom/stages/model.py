@@ -68,7 +68,7 @@ def prepare(run: Run, dataset: DatasetVersion) -> Prepared:
             say(f"  warning: {warning}")
         splits = {name: dataset.encode(state, name) for name in ("train", "validation")}
         _refuse_leaks(pipeline, state, splits["train"])
-        records = datasets.first_rows(dataset.split("validation"), training.GOLDEN_ROWS, list(state.columns))
+        records = datasets.first_rows(dataset.folder, "validation", training.GOLDEN_ROWS, list(state.columns))
         return Prepared(pipeline, state, splits, records)
 
 

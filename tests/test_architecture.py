@@ -109,7 +109,7 @@ def tree_in_readme() -> set[str]:
 def test_readme_tree_is_the_disk():
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
     files = {file for file in tracked if not file.endswith("__init__.py")} | {"platform/rayloom/models/__init__.py"}
-    files |= {f"platform/rayloom/{place}/__init__.py" for place in ("launchers", "etl/sources", "features")}
+    files |= {f"platform/rayloom/{place}/__init__.py" for place in ("launchers", "etl/sources", "features", "stages")}
     folders = {str(parent) for file in files for parent in Path(file).parents if str(parent) != "."}
     assert tree_in_readme() == files | folders
 

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,18 +57,18 @@ def connect(root: Path, ports: list[int] = []) -> Iterator[Cluster]:
     """Joins the cluster that RAY_ADDRESS names, else starts one on this machine for the length of the block.
 
     Args:
-        root: the workspace; one local cluster at a time works in it.
+        root: the workspace; one command at a time serves from it.
         ports: TCP ports that a local cluster will listen on; they must be free now, and are audited at the end.
 
     Raises:
-        ResourceError: a port or the workspace is taken, or the cluster refuses us.
+        ResourceError: a port is taken, another command serves from the workspace, or the cluster refuses us.
     """
     address = os.environ.get("RAY_ADDRESS")
     if address and address != "local":
         with _joined(address) as cluster:
             yield cluster
         return
-    with exclusive(root):
+    with exclusive(root) if ports else nullcontext():
         for port in ports:
             require_free_port(port)
         with _started(ports) as cluster:

@@ -106,6 +106,26 @@ def test_inputs_7_and_9_spark_takes_all_cpus_then_two_workers_train_on_25_rows(t
     assert "epoch 0: loss" in trained.output
 
 
+def test_two_jobs_at_once_with_the_same_config_do_not_collide(cluster, trained, tiny):
+    """Each has its own ports, run, MLflow run and model version."""
+    command = [sys.executable, "-m", "jobs.train_ddp", "--config", str(tiny), "--set", "train.workers=1"]
+    both = [
+        subprocess.Popen(command, cwd=ROOT, env=on_cluster(cluster), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for _ in range(2)
+    ]
+    outputs = [job.communicate(timeout=300)[0] for job in both]
+    assert [job.returncode for job in both] == [0, 0], outputs
+    assert len({re.search(r"^Run (\S+)$", output, re.M)[1] for output in outputs}) == 2
+    versions = {re.search(r"model tiny +version (\d+)", output)[1] for output in outputs}
+    assert len(versions) == 2
+    weights = {folder.name: (folder / "bundle" / "model.safetensors").read_bytes() for folder in runs_of(tiny, outputs)}
+    assert len(weights) == 2 and len({*weights.values()}) == 1
+
+
+def runs_of(tiny: Path, outputs: list[str]) -> list[Path]:
+    return [tiny.parent / "runs" / re.search(r"^Run (\S+)$", output, re.M)[1] for output in outputs]
+
+
 def test_a_corrected_row_comes_back_with_rayloom_quarantine(cluster, trained, tiny):
     patch, config = tiny.with_name("patch.csv"), ["--config", str(tiny)]
     show = ["quarantine", "show", *config, "--rule", "has_size", "--patch-template", str(patch)]

@@ -18,7 +18,7 @@ from rayloom import config
 
 
 def rate(settings: config.Train, world_size: int) -> float:
-    """The highest learning rate: lr, times the workers (linear: Goyal et al., 2017) or their square root (sqrt: Krizhevsky, 2014).
+    """The highest learning rate: lr, times the workers (linear: Goyal et al., 2017) or their root (sqrt: Krizhevsky, 2014).
 
     >>> rate(config.Train(lr=0.1, lr_scaling="sqrt"), 4)
     0.2
@@ -36,7 +36,7 @@ def optimizer(model: nn.Module, settings: config.Train, lr: float) -> Optimizer:
 
 
 def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Matrices and kernels decay; biases, norms and embeddings do not: pulling those to zero does not make a function simpler."""
+    """Matrices and kernels decay; biases, norms and embeddings do not: with those at zero a function is not simpler."""
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     embeddings = {id(weight) for table in tables for weight in table.parameters()}
     trained = [weight for weight in model.parameters() if weight.requires_grad]

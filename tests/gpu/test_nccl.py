@@ -55,7 +55,8 @@ def launch(splits, tmp_path_factory) -> Callable[..., Result]:
     """Trains on two GPUs."""
 
     def run(launcher: str, model: dict, **train) -> Result:
-        own = {"launcher": launcher, "gpu": True, "workers": 2, "epochs": 3, "batch_size": 2048, "lr": 0.01, "timeout_s": 30.0, **train}
+        settings = {"gpu": True, "workers": 2, "epochs": 3, "batch_size": 2048, "lr": 0.01, "timeout_s": 30.0}
+        own = {**settings, "launcher": launcher, **train}
         pipeline = config.Pipeline.model_validate(
             {
                 "name": "gpu",

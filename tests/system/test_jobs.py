@@ -110,7 +110,9 @@ def test_two_jobs_at_once_with_the_same_config_do_not_collide(cluster, trained, 
     """Each has its own ports, run, MLflow run and model version."""
     command = [sys.executable, "-m", "jobs.train_ddp", "--config", str(tiny), "--set", "train.workers=1"]
     both = [
-        subprocess.Popen(command, cwd=ROOT, env=on_cluster(cluster), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        subprocess.Popen(
+            command, cwd=ROOT, env=on_cluster(cluster), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         for _ in range(2)
     ]
     outputs = [job.communicate(timeout=300)[0] for job in both]

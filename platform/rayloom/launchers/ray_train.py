@@ -60,7 +60,8 @@ class _Trainer(TorchTrainer):
     of which there are none, and one that removes the placement group of a controller that died, which ends with the job."""
 
     def _create_default_callbacks(self) -> list:
-        return [one for one in super()._create_default_callbacks() if not isinstance(one, SUPERFLUOUS)]
+        given = super()._create_default_callbacks()  # type: ignore[misc]  # of Ray Train's second version
+        return [one for one in given if not isinstance(one, SUPERFLUOUS)]
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def etl(spark: SparkSession, monkeypatch) -> Callable[..., DatasetVersion]:
     """Runs the stage `etl`, on the shared session, with the time zone and partitions that the pipeline's own would have."""
 
     @contextmanager
-    def lend(pipeline: config.Pipeline, name: str, log: Path) -> Iterator[SparkSession]:
+    def lend(pipeline: config.Pipeline, name: str, log: Path, cells: int) -> Iterator[SparkSession]:
         wanted = {
             "spark.sql.session.timeZone": pipeline.etl.time_zone,
             "spark.sql.shuffle.partitions": str(pipeline.etl.partitions),

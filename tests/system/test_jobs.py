@@ -156,6 +156,21 @@ def test_input_7_more_executors_than_the_cluster_has_room_for_are_refused(cluste
     assert time.monotonic() - began < QUICK
 
 
+def test_a_dry_run_measures_and_moves_nothing(cluster, arguments, workspace, finished):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{workspace}/mlflow.db")
+    before = client.get_model_version_by_alias("flights", "champion")
+    recorded = client.get_run(before.run_id).data.metrics
+    job = [*arguments, "--dry-run", "--model", before.version, "--set", "evaluate.slices=[carrier]"]
+    passes = run_job("jobs.evaluate", job, on_cluster(cluster), workspace)
+    fails = run_job("jobs.evaluate", [*job, "--set", "evaluate.gate.at_least=0.99"], on_cluster(cluster), workspace)
+    assert (passes.code, fails.code) == (0, 3), passes.output + fails.output
+    assert "carrier" in passes.output and "below evaluate.gate.at_least = 0.99" in last_line(fails.output)
+    after = client.get_model_version_by_alias("flights", "champion")
+    assert (after.version, client.get_run(after.run_id).data.metrics) == (before.version, recorded)
+
+
 def test_gate_that_is_not_reached_exits_with_3_and_keeps_the_champion(cluster, arguments, workspace, finished):
     from mlflow import MlflowClient
 

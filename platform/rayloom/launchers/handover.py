@@ -5,7 +5,10 @@
 """
 
 import json
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +38,17 @@ class Job:
     def shards(self, rank: int, world_size: int) -> dict[str, Shard]:
         """A rank's rows of each split, in files until they are used."""
         return {split.name: _shard(split, rank, world_size) for split in sorted(self.folder.iterdir()) if split.is_dir()}
+
+
+@contextmanager
+def lent(checkpoints: Path, pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Arrays]) -> Iterator[Path]:
+    """A folder beside the run's checkpoints that has the job, for the length of the block: its rows are there once more."""
+    folder = checkpoints.parent / "handover"
+    try:
+        write(folder, pipeline, state, splits, checkpoints)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write(folder: Path, pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Arrays], checkpoints: Path) -> None:

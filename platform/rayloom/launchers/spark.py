@@ -35,10 +35,10 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
     checkpoints = folder_of(pipeline, run)
     folder = checkpoints.parent
     arrays = {name: encoded.read(0, encoded.rows) for name, encoded in splits.items()}
-    handover.write(folder / "handover", pipeline, state, arrays, checkpoints)
-    with _session(pipeline, run, folder / "spark-training.log"):
+    log = folder / "spark-training.log"
+    with handover.lent(checkpoints, pipeline, state, arrays) as job, _session(pipeline, run, log):
         for attempt in range(pipeline.train.max_failures + 1):
-            ended = _distribute(pipeline.train, folder)
+            ended = _distribute(pipeline.train, job, log)
             if ended is None:
                 break
             failures.raise_final(folder / "failures")
@@ -69,7 +69,7 @@ def _fit_on_one_node(settings: config.Train) -> bool:
     return settings.local_mode or cluster.nodes_with(needed) > 0
 
 
-def _distribute(settings: config.Train, folder: Path) -> str | None:
+def _distribute(settings: config.Train, job: Path, log: Path) -> str | None:
     """Runs the workers until they end; returns what ended them, or None where all ended well."""
     from pyspark.ml.torch.distributor import TorchDistributor
 
@@ -77,8 +77,8 @@ def _distribute(settings: config.Train, folder: Path) -> str | None:
 
     distributor = TorchDistributor(settings.workers, local_mode=settings.local_mode, use_gpu=False)
     try:
-        with session.output_in(folder / "spark-training.log"):  # it prints all that workers say
-            distributor.run(process.__file__, str(folder / "handover"))
+        with session.output_in(log):  # it prints all that workers say
+            distributor.run(process.__file__, str(job))
     except Exception as error:  # TorchDistributor raises RuntimeError, Spark its own
         return f"TorchDistributor: {str(error).strip().splitlines()[0]:.200}"
     return None

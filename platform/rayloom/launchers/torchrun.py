@@ -31,11 +31,9 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
     room.require_rows(splits, settings.workers)
     require_room(pipeline)
     checkpoints = folder_of(pipeline, run)
-    job = checkpoints.parent / "handover"
     arrays = {name: encoded.read(0, encoded.rows) for name, encoded in splits.items()}
-    handover.write(job, pipeline, state, arrays, checkpoints)
     nodes = _nodes(settings)
-    with _reserved(settings, nodes) as group:
+    with handover.lent(checkpoints, pipeline, state, arrays) as job, _reserved(settings, nodes) as group:
         ended = _run_agents(group, nodes, settings, job, run)
     if ended:
         failures.raise_first(checkpoints.parent / "failures", ended)

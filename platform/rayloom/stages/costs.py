@@ -1,7 +1,6 @@
 """Stage `compare`: the same config, seed and rows under each launcher, beside peers, and a report on what each costs."""
 
 import hashlib
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -74,7 +73,6 @@ def _launch(run: Run, task: Prepared, name: str, settings: config.Train) -> Cost
     auc, validation = _test_auc(task, result), result.best_metrics()[f"validation_{metric}"]
     cost = of_launcher(name, result.history, result.timeline, validation, auc, weights)
     folder = run.folder.with_name(training_run)
-    shutil.rmtree(folder / "handover", ignore_errors=True)  # the rows once more
     folder.rename(run.folder / name)
     say(f"  first step after {cost.first_step_s:.1f} s, then {cost.samples_per_s:,.0f} samples/s; test AUC {auc:.4f}")
     return cost

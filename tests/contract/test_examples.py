@@ -179,8 +179,8 @@ def test_articles_become_the_tokens_that_the_tokenizer_gives_alone(news):
     encoded = datasets.encode(state, news.version.split("train"))
     found = encoded.read(0, encoded.rows)
     tokenizer = Tokenizer.from_file(str(locate(spec.columns["text"].tokenizer, "features.columns.text.tokenizer")))
-    tokenizer.enable_truncation(256)
-    tokenizer.enable_padding(length=256)
+    tokenizer.enable_truncation(spec.columns["text"].max_tokens)
+    tokenizer.enable_padding(length=spec.columns["text"].max_tokens)
     rows = news.version.split("train").take_all()
     expected = [tokenizer.encode(row["text"]) for row in rows]
     np.testing.assert_array_equal(found["tokens"], [one.ids for one in expected])

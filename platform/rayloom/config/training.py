@@ -21,7 +21,9 @@ class Train(Section):
     launcher: str = Field(default="ray", description="ray, torchrun, spark or inline; see rayloom.launchers")
     workers: int = Field(default=2, ge=1, le=4096)
     min_workers: int | None = Field(
-        default=None, ge=1, description="launcher ray: train on as few where the cluster has no more, and grow when it has"
+        default=None,
+        ge=1,
+        description="launcher ray: as few will do where the cluster has no more; CPUs of others are waited for",
     )
     cpus: int = Field(default=1, ge=1, le=1024, description="CPUs of a worker, and threads that torch computes with")
     gpu: bool = False

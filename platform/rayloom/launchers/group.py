@@ -18,7 +18,7 @@ def process_group(rank: int, world_size: int, device: str, timeout_s: float, sto
 
     Args:
         timeout_s: how long a collective may wait for a rank.
-        store: where ranks find each other; default: what MASTER_ADDR and MASTER_PORT name.
+        store: where ranks find each other; one rank needs none.
     """
     if device.startswith("cuda"):
         torch.cuda.set_device(device)

@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from torch.distributed import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
 from rayloom import training
 from rayloom.launchers import failures, handover
 from rayloom.launchers.group import process_group
@@ -33,13 +36,20 @@ def main() -> None:
     with (
         _ended_at_once(),
         failures.noted(job.checkpoints.parent / "failures", rank),
-        process_group(rank, world_size, device, settings.timeout_s),
+        process_group(rank, world_size, device, settings.timeout_s, _store(rank, world_size)),
     ):
         timeline["group joined"] = time.time()
         shards = job.shards(rank, world_size)
         timeline["rows read"] = time.time()
         worker = Worker(rank, world_size, device, job.checkpoints, timeline=timeline)
         training.train(job.pipeline, job.state, worker, shards)
+
+
+def _store(rank: int, world_size: int) -> Store:
+    """Where ranks find each other, as torchrun says, with a place of its own for each attempt: the agent keeps its store over
+    restarts, and a rank that looks there before another has written would call on the one that died."""
+    store, _, _ = next(rendezvous("env://", rank, world_size))
+    return PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def test_a_bundle_that_fails_its_golden_rows_never_becomes_ready(client, pipelin
     """The old version goes on answering: the new one is another application, and its replica refuses to start."""
     good = bundle.load(finished.second.folder / "bundle")
     wrong = list(good.golden)
-    wrong[3] = wrong[3].model_copy(update={"answer": abs(wrong[3].probability - 0.01)})
+    wrong[3] = wrong[3].model_copy(update={"answer": abs(wrong[3].answer - 0.01)})
     made = bundle.write(tmp_path / "bundle", good.config, good.state, good.weights, good.metrics, wrong)
     other = pipeline.model_copy(update={"name": "broken"})
     version = tracking.record_training(other, "test-broken", "none", [], made)

@@ -87,16 +87,17 @@ def _only_split(rows: pa.Table, name: str) -> pa.Table:
 
 def read_split(folder: Path, name: str) -> ray.data.Dataset:
     """A split's Parquet as Ray Data; the files' names give their order."""
-    return ray.data.read_parquet([str(file) for file in _files(folder, name)])
+    return ray.data.read_parquet([str(file) for file in files(folder, name)])
 
 
-def _files(folder: Path, split: str) -> list[Path]:
+def files(folder: Path, split: str) -> list[Path]:
+    """A split's Parquet files, in the order of its rows."""
     return sorted((folder / split).glob("*.parquet"))
 
 
 def schema_of(folder: Path) -> pa.Schema:
     """The columns of a version's rows, as its Parquet has them."""
-    return pq.read_schema(_files(folder, "train")[0])
+    return pq.read_schema(files(folder, "train")[0])
 
 
 def identify(pipeline: config.Pipeline, fetched: dict[str, Fetched]) -> Identity:
@@ -145,7 +146,7 @@ def describe(folder: Path, splits: list[str]) -> Described:
     This process holds one file's cells and one summary for each split, however many rows there are.
     """
     read = ray.remote(readback.read_back)
-    tasks = [read.remote(str(file)) for name in splits for file in _files(folder, name)]
+    tasks = [read.remote(str(file)) for name in splits for file in files(folder, name)]
     return _total(cell for task in tasks for cell in ray.get(task))
 
 
@@ -175,7 +176,7 @@ def count_by_split(folder: Path, column: str) -> dict[Any, dict[str, int]]:
     """Rows by a column's value and split; empty where it has over MOST_CLASSES values, which are no classes."""
     found: dict[Any, dict[str, int]] = {}
     for split in config.SPLITS:
-        for block in pads.dataset(_files(folder, split)).to_batches(columns=[column]):
+        for block in pads.dataset(files(folder, split)).to_batches(columns=[column]):
             for cell in pc.value_counts(block[column]).to_pylist():
                 rows = found.setdefault(cell["values"], {})
                 rows[split] = rows.get(split, 0) + cell["counts"]
@@ -292,7 +293,7 @@ def _predict(rows: pa.Table, folder: Path) -> pa.Table:
 
 def first_rows(folder: Path, split: str, count: int, columns: list[str]) -> list[dict[str, Any]]:
     """The first rows of a split as plain records, dates as ISO text: what a client would send. Ray Data would start tasks."""
-    rows = pads.dataset(_files(folder, split)).head(count, columns=columns)
+    rows = pads.dataset(files(folder, split)).head(count, columns=columns)
     return [record(row, columns) for row in rows.to_pylist()]
 
 

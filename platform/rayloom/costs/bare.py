@@ -82,8 +82,11 @@ def run(network: nn.Module, shard: Shard, settings: config.Train, device: str, w
     data = {name: torch.tensor(values, device=device) for name, values in shard.arrays.items()}
     rows, steps = len(shard.arrays["label"]), max(1, -(-shard.total // settings.batch_size))
     model = DistributedDataParallel(network, gradient_as_bucket_view=True) if world_size > 1 else network
-    make = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[settings.optimizer]
-    optimizer = make(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+    weights, decay = model.parameters(), settings.weight_decay
+    if settings.optimizer == "adamw":
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(weights, lr=settings.lr, weight_decay=decay, fused=True)
+    else:
+        optimizer = torch.optim.SGD(weights, lr=settings.lr, weight_decay=decay)
     schedule = CosineAnnealingLR(optimizer, steps * settings.epochs)
     low = settings.precision != "fp32"
     autocast = torch.autocast(torch.device(device).type, torch.bfloat16) if low else nullcontext()

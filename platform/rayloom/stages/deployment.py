@@ -95,8 +95,7 @@ def _probabilities(answer: dict) -> float | list[float]:
 
 def _spread_rows(dataset: DatasetVersion, columns: list[str], count: int) -> tuple[pa.Table, np.ndarray]:
     """About `count` test rows, evenly spaced, with their places in the split."""
-    files = sorted((dataset.folder / "test").glob("*.parquet"))
-    rows = pa.concat_tables([pq.read_table(file, columns=columns) for file in files])
+    rows = pa.concat_tables([pq.read_table(file, columns=columns) for file in datasets.files(dataset.folder, "test")])
     places = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
     return rows.take(places), places
 

@@ -160,24 +160,20 @@ def _joined(rows: pa.Table, columns: list[str]) -> list[str]:
 
 def _read(dataset: DatasetVersion, split: str, columns: list[str]) -> pa.Table:
     """These columns of a split's rows, in its order."""
-    return pa.concat_tables([pq.read_table(file, columns=columns) for file in _files(dataset, split)])
+    return pa.concat_tables([pq.read_table(file, columns=columns) for file in datasets.files(dataset.folder, split)])
 
 
 def _records(dataset: DatasetVersion, places: np.ndarray) -> dict[int, dict[str, Any]]:
     """Whole test rows by their places; one file's rows are in memory at a time."""
     records: dict[int, dict[str, Any]] = {}
     start = 0
-    for file in _files(dataset, "test"):
+    for file in datasets.files(dataset.folder, "test"):
         end = start + pq.read_metadata(file).num_rows
         inside = places[(start <= places) & (places < end)]
         if len(inside):
             records |= dict(zip(inside.tolist(), pq.read_table(file).take(inside - start).to_pylist(), strict=True))
         start = end
     return records
-
-
-def _files(dataset: DatasetVersion, split: str) -> list[Path]:
-    return sorted((dataset.folder / split).glob("*.parquet"))
 
 
 def _write(folder: Path, report: Report, answers: Answers, dataset: DatasetVersion) -> list[Path]:

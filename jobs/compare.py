@@ -18,12 +18,21 @@ def main() -> None:
     parser.add_argument(
         "--mllib", default="gbt", choices=["gbt", "lr", "none"], help="boosted trees or logistic regression (default: gbt)"
     )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="launchers and the bare loop take turns N times; medians (default: 1)",
+    )
     parsed = parser.parse_args()
+    if parsed.rounds < 1:
+        parser.error(f"--rounds is {parsed.rounds}; at least 1")
     with command(parsed) as run:
         from rayloom.stages import etl
         from rayloom.stages.costs import compare
 
-        costs = compare(run, etl(run), parsed.launchers.split(","), parsed.mllib)
+        costs = compare(run, etl(run), parsed.launchers.split(","), parsed.mllib, parsed.rounds)
     print(json.dumps(costs.line()), flush=True)
 
 

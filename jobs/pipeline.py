@@ -2,6 +2,7 @@
 
   python -m jobs.pipeline --config configs/flights.yaml
   python -m jobs.pipeline --config configs/flights.yaml --set train.epochs=8 --set train.lr=1e-3
+  python -m jobs.pipeline --config configs/flights.yaml --set tune.enabled=true    # the best of a sweep instead
   ray job submit --working-dir . -- python -m jobs.pipeline --config configs/flights.yaml
 
 Without RAY_ADDRESS it starts a Ray cluster of its own and leaves nothing running. On a cluster that it joins, the
@@ -17,7 +18,7 @@ def main() -> None:
 
         stages.check_room(run)
         dataset = stages.etl(run)
-        trained = stages.train(run, dataset)
+        trained = stages.train_best(run, dataset)
         probabilities = stages.evaluate(run, dataset, trained)
         stages.deploy(run, trained, dataset, probabilities)
 

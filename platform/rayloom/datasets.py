@@ -228,14 +228,17 @@ class Encoded:
         return sum(self.sizes)
 
     def read(self, start: int, end: int) -> Arrays:
-        """Rows `start` to `end` (exclusive). Only the blocks that hold them are fetched; on their node, without a copy."""
+        """Rows `start` to `end` (exclusive). Only the blocks that hold them are fetched; on their node, without a copy.
+
+        Rows of a single block are views of it that cannot be written to.
+        """
         parts, offset = [], 0
         for block, size in zip(self.blocks, self.sizes, strict=True):
             if offset < end and offset + size > start:
                 arrays = ray.get(block)
                 parts.append({name: array[max(0, start - offset) : end - offset] for name, array in arrays.items()})
             offset += size
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def sample(self, count: int) -> Arrays:
         """About `count` rows (all, where there are fewer), evenly spaced over the split."""

@@ -41,8 +41,9 @@ def prepare() -> str:
     defaults = {
         "RAY_AUTH_MODE": "token",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray Train's controller polls its workers every 2 s unless told otherwise: most of a short run's start-up.
-        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+        # Ray Train's controller polls its workers every 2 s unless told otherwise: most of a short run's start-up. More often
+        # than this, it takes CPU from the steps.
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
         # Ray has its workers give way to everything else on the machine, the driver that waits for them included.
         "RAY_worker_niceness": "0",
         # It looks for spot nodes that are about to go: a process more at each start, where a lost worker is replaced anyway.

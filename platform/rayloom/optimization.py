@@ -3,6 +3,7 @@
 rate(settings, world_size)             the learning rate at its highest
 optimizer(model, settings, lr)         AdamW or SGD, with weight decay on matrices alone
 schedule(optimizer, settings, steps)   warm-up from 0, then cosine, linear or constant
+restore(optimizer, schedule, ...)      goes on from a checkpoint, with the settings of now
 Average(model, decay)                  an exponential moving average of the weights
 """
 
@@ -70,6 +71,25 @@ def factor(step: int, warmup: int, steps: int, shape: str) -> float:
     if shape == "constant":
         return 1.0
     return max(0.0, 1 - done) if shape == "linear" else 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+def restore(optimizer: Optimizer, schedule: LambdaLR, optimizer_state: dict, schedule_state: dict) -> None:
+    """Goes on from a checkpoint. What the settings say now wins over what they said then, such as another lr or weight decay:
+    population based training changes them, and so may a user before a run goes on."""
+    rates, settings = list(schedule.base_lrs), [_settings(group) for group in optimizer.param_groups]
+    optimizer.load_state_dict(optimizer_state)
+    schedule.load_state_dict(schedule_state)
+    schedule.base_lrs = rates
+    for group, now, rate, factor in zip(optimizer.param_groups, settings, rates, _factors(schedule), strict=True):
+        group |= {**now, "initial_lr": rate, "lr": rate * factor}
+
+
+def _settings(group: dict) -> dict:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _factors(schedule: LambdaLR) -> list[float]:
+    return [part(schedule.last_epoch) for part in schedule.lr_lambdas]
 
 
 class Average:

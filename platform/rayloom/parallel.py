@@ -17,7 +17,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rayloom import config
-from rayloom.errors import ConfigError, TrainingError
+from rayloom.errors import ConfigError, DivergedError, TrainingError
 from rayloom.worker import Worker, shard_sizes
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -132,6 +132,10 @@ def naming_hung_ranks(worker: Worker, timeout_s: float) -> Iterator[None]:
     roll = distributed.new_group(backend="gloo", timeout=ROLL_CALL) if worker.world_size > 1 else None
     try:
         yield
+        _close(roll)
+    except (GeneratorExit, DivergedError):  # nobody wants a further epoch, or ranks have agreed to end
+        _close(roll)
+        raise
     except RuntimeError as error:
         if roll is None or not re.search(r"timed? ?out", str(error), re.I):
             raise
@@ -140,6 +144,12 @@ def naming_hung_ranks(worker: Worker, timeout_s: float) -> Iterator[None]:
             f"{late} came to a collective within train.timeout_s ({timeout_s:g} s): such a rank hangs, or needs longer for its "
             f"part of a step; look at its log, or raise train.timeout_s."
         ) from error
+
+
+def _close(group: distributed.ProcessGroup | None) -> None:
+    """Lets go of a group: ranks that train one run after the other would gather them."""
+    if group is not None:
+        distributed.destroy_process_group(group)
 
 
 def _roll_call(roll: distributed.ProcessGroup) -> str:

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,8 +36,23 @@ LOOK = 20
 """Steps after which ranks agree whether the loss is finite and whether to save: rarely enough to cost nothing."""
 
 
+class Epoch(NamedTuple):
+    """An epoch that is over: its metrics, and whether it is the run's last."""
+
+    metrics: dict[str, float]
+    is_last: bool
+
+
 def train(pipeline: config.Pipeline, state: FeatureState, worker: Worker, shards: dict[str, Shard]) -> None:
+    """Trains to the end, and reports each epoch as `worker` says; for the rest, see `epochs`."""
+    for epoch in epochs(pipeline, state, worker, shards):
+        worker.report(epoch.metrics)
+
+
+def epochs(pipeline: config.Pipeline, state: FeatureState, worker: Worker, shards: dict[str, Shard]) -> Iterator[Epoch]:
     """Trains from the run's last checkpoint, or from the beginning, and leaves checkpoints; see `rayloom.checkpoints`.
+
+    Each epoch is given out when it is over; whoever takes no further one ends the run there. All ranks take the same number.
 
     Args:
         pipeline: the whole pipeline file, with `model` as `rayloom.models.resolve` gave it.
@@ -56,7 +71,7 @@ def train(pipeline: config.Pipeline, state: FeatureState, worker: Worker, shards
             raise DataError(f"The {name} split has {shard.total} rows for {worker.world_size} workers; lower train.workers.")
     prepare(pipeline)
     with parallel.naming_hung_ranks(worker, pipeline.train.timeout_s):
-        Loop(pipeline, state, worker, shards).run()
+        yield from Loop(pipeline, state, worker, shards).run()
 
 
 def prepare(pipeline: config.Pipeline) -> None:
@@ -69,7 +84,7 @@ def prepare(pipeline: config.Pipeline) -> None:
 
 
 class Loop:
-    """A rank's part of a run. `run` is to be called on all ranks, once."""
+    """A rank's part of a run. `run` is to be taken on all ranks, once."""
 
     def __init__(self, pipeline: config.Pipeline, state: FeatureState, worker: Worker, shards: dict[str, Shard]):
         settings = pipeline.train
@@ -99,16 +114,21 @@ class Loop:
     def _writer(self) -> Writer:
         return Writer(self.worker.checkpoints, self.settings.checkpoint.keep, f"validation_{self.metric}", self.sign)
 
-    def run(self) -> None:
+    def run(self) -> Iterator[Epoch]:
         """Trains to the last epoch, or until `train.patience` is at its end."""
         try:
             epoch, step, generators = self.resume()
-            while epoch < self.settings.epochs and not self.is_stalled():
+            while not self.is_over(epoch):
                 self.run_epoch(epoch, step, generators)
                 epoch, step, generators = epoch + 1, 0, None
+                yield Epoch(self.history[-1], self.is_over(epoch))
         finally:  # after an error too: what was handed over is whole, and nobody writes once this returns
             if self.writer:
                 self.writer.close()
+
+    def is_over(self, epoch: int) -> bool:
+        """Whether the run ends before this epoch."""
+        return epoch >= self.settings.epochs or self.is_stalled()
 
     def is_stalled(self) -> bool:
         """Whether the best epoch lies `train.patience` epochs back; ranks agree, since they share the history."""
@@ -118,7 +138,7 @@ class Loop:
         return len(reached) - reached.index(max(reached)) > self.settings.patience if reached else False
 
     def run_epoch(self, epoch: int, start: int, generators: dict[str, Tensor] | None) -> None:
-        """Trains the steps of an epoch from `start` on, validates, saves and reports."""
+        """Trains the steps of an epoch from `start` on, validates and saves."""
         seed_rank(self.pipeline.seed, epoch, self.worker.rank)
         order = self.rows.order()
         if generators:
@@ -138,7 +158,6 @@ class Loop:
             self.agree({"epoch": epoch, "loss": loss, **metrics, **self.rows.figures, **self.costs(speed, began)})
         )
         self.save(epoch + 1, 0)
-        self.worker.report(self.history[-1])
 
     def take_step(self, batch: Batch, rows: int) -> None:
         """One optimizer step on this rank's part of a batch that has `rows` rows over all ranks."""
@@ -287,8 +306,7 @@ class Loop:
         if self.average:
             self.average.load(weights, training["average_steps"])
         parallel.unwrap(self.model).load_state_dict(training["model"] if self.average else weights)
-        self.optimizer.load_state_dict(training["optimizer"])
-        self.schedule.load_state_dict(training["schedule"])
+        optimization.restore(self.optimizer, self.schedule, training["optimizer"], training["schedule"])
         self.scaler.load_state_dict(training["scaler"])
 
 

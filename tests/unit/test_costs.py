@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from rayloom import config
-from rayloom.costs import bare, charts, report
-from rayloom.costs.table import Cost, Costs, of_launcher, typical
+from rayloom import charts, config
+from rayloom.costs import bare, report
+from rayloom.costs.table import Cost, Costs, of_launcher, over_rounds, typical
 
 HISTORY = [
     {"epoch": 0, "loss": 0.7, "samples_per_s": 100.0, "seconds": 9.0, "peak_mb": 300.0, "wire_bytes": 800},
@@ -54,6 +54,11 @@ def test_a_launchers_row_leaves_the_first_epoch_out_of_speeds(figure, expected):
 
 def test_an_only_epoch_counts():
     assert typical([5.0]) == 5.0
+
+
+def test_rounds_give_the_median_of_what_varies():
+    rounds = [replace(RAY, samples_per_s=speed, first_step_s=None) for speed in (3.0, 1.0, 2.0)]
+    assert over_rounds(rounds) == replace(RAY, samples_per_s=2.0, first_step_s=None)
 
 
 def test_spans_add_up_to_the_first_step():

@@ -64,6 +64,7 @@ def test_what_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_has_an_example():
+def test_help_has_an_example_of_each():
     done = subprocess.run([sys.executable, "-m", "rayloom.examples", "--help"], text=True, capture_output=True, check=True)
-    assert "python -m rayloom.examples digits data/digits" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "python -m rayloom.examples digits data/digits; python -m rayloom.examples creditcard data/creditcard.csv" in said

@@ -25,3 +25,4 @@ from rayloom.config.model import Model, Own, Tabular, TextEncoder, Vision
 from rayloom.config.pipeline import Cluster, Pipeline, Serve, Storage, Tracking
 from rayloom.config.sources import Csv, Delta, Images, Json, Parquet, Source, Sql, Text
 from rayloom.config.training import Checkpoints, Train
+from rayloom.config.tuning import Param, Tune

@@ -11,6 +11,7 @@ from rayloom.config.evaluation import Evaluate
 from rayloom.config.features import Features
 from rayloom.config.model import Model, Tabular
 from rayloom.config.training import Train
+from rayloom.config.tuning import Tune
 
 
 class Tracking(Section):
@@ -55,6 +56,7 @@ class Pipeline(Section):
     features: Features
     model: Model = Tabular()
     train: Train = Train()
+    tune: Tune = Tune()
     evaluate: Evaluate = Evaluate()
     tracking: Tracking = Tracking()
     serve: Serve = Serve()

@@ -4,28 +4,8 @@ import math
 from collections.abc import Callable
 from html import escape
 
-from rayloom.costs import charts
+from rayloom import charts, page
 from rayloom.costs.table import Cost, Costs
-
-STYLE = """
-:root { color-scheme: light dark; --ink:#1c2430; --soft:#5d6b7d; --line:#dfe5ec; --page:#f6f8fa; --card:#fff;
-  --c0:#4269d0; --c1:#e2993c; --c2:#3ca58a; --c3:#c65b6f; --c4:#8a6fc2; --c5:#7f8b99 }
-@media (prefers-color-scheme: dark) {
-  :root { --ink:#e6ebf1; --soft:#97a5b6; --line:#2c3643; --page:#12171e; --card:#1a212b } }
-body { font:14px/1.5 system-ui,sans-serif; color:var(--ink); background:var(--page); max-width:1120px; margin:0 auto;
-  padding:20px }
-h1 { font-size:22px; margin:0 } h2 { font-size:14px; margin:0 0 8px } .soft { color:var(--soft) }
-ul { margin:0; padding-left:18px }
-section { background:var(--card); border:1px solid var(--line); border-radius:8px; padding:14px 16px; margin-top:14px;
-  overflow-x:auto }
-.charts { display:grid; grid-template-columns:repeat(auto-fit,minmax(300px,1fr)); column-gap:14px }
-table { border-collapse:collapse; width:100%; font-variant-numeric:tabular-nums; white-space:nowrap }
-th { color:var(--soft); font-weight:500; white-space:normal; vertical-align:bottom }
-th,td { text-align:right; padding:4px 9px } th:first-child,td:first-child { text-align:left }
-tr+tr td { border-top:1px solid var(--line) } small { color:var(--soft) }
-svg { width:100%; height:auto } svg text { font-size:12px; fill:var(--ink) }
-"""
-
 
 REACHED = {
     "process started": "starting processes",
@@ -41,21 +21,17 @@ REACHED = {
 def columns(costs: Costs) -> dict[str, Callable[[Cost], str]]:
     """What a table's columns are called, and what they say of a row."""
     return {
-        "seconds to first step": lambda cost: _number(cost.first_step_s, ".1f"),
-        "samples a second": lambda cost: _number(cost.samples_per_s, ",.0f"),
-        "of bare": lambda cost: _number(costs.part_of_bare(cost), ".1%"),
-        "seconds an epoch": lambda cost: _number(cost.epoch_s, ".2f"),
-        "peak MB a worker": lambda cost: _number(cost.peak_mb, ",.0f"),
-        "kB on the wire a step": lambda cost: _number(None if cost.wire_bytes is None else cost.wire_bytes / 1e3, ",.0f"),
-        f"validation {costs.metric}": lambda cost: _number(cost.validation, ".4f"),
-        "test AUC": lambda cost: _number(cost.auc, ".4f"),
-        "seconds of training": lambda cost: _number(cost.seconds, ".1f"),
+        "seconds to first step": lambda cost: page.number(cost.first_step_s, ".1f"),
+        "samples a second": lambda cost: page.number(cost.samples_per_s, ",.0f"),
+        "of bare": lambda cost: page.number(costs.part_of_bare(cost), ".1%"),
+        "seconds an epoch": lambda cost: page.number(cost.epoch_s, ".2f"),
+        "peak MB a worker": lambda cost: page.number(cost.peak_mb, ",.0f"),
+        "kB on the wire a step": lambda cost: page.number(None if cost.wire_bytes is None else cost.wire_bytes / 1e3, ",.0f"),
+        f"validation {costs.metric}": lambda cost: page.number(cost.validation, ".4f"),
+        "test AUC": lambda cost: page.number(cost.auc, ".4f"),
+        "seconds of training": lambda cost: page.number(cost.seconds, ".1f"),
         "weights": lambda cost: (cost.weights or "–")[:8],
     }
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None or not math.isfinite(value) else format(value, form)
 
 
 def findings(costs: Costs) -> list[str]:
@@ -132,27 +108,25 @@ def _trees(costs: Costs) -> str:
 def markdown(costs: Costs) -> str:
     """The report as Markdown, without charts."""
     shown = columns(costs)
-    header = ["", *shown]
-    lines = [[f"{cost.name} ({cost.about})", *(say(cost) for say in shown.values())] for cost in costs.rows()]
-    table = [header, ["---", *["---:"] * len(shown)], *lines]
+    rows = [[f"{cost.name} ({cost.about})", *(say(cost) for say in shown.values())] for cost in costs.rows()]
     parts = {name: _spans(cost) for name, cost in costs.launchers.items() if cost.timeline}
     return "\n".join(
         [
-            f"# What launchers cost: {_cell(costs.title)}",
+            f"# What launchers cost: {page.cell(costs.title)}",
             "",
-            ", ".join(f"{name} {_cell(str(value))}" for name, value in costs.setting.items()) + ".",
+            ", ".join(f"{name} {page.cell(str(value))}" for name, value in costs.setting.items()) + ".",
             "",
-            *(f"- {_cell(sentence)}" for sentence in findings(costs)),
+            *(f"- {page.cell(sentence)}" for sentence in findings(costs)),
             "",
-            *("| " + " | ".join(map(_cell, row)) + " |" for row in table),
+            *page.markdown_table(["", *shown], rows),
             "",
             *(
-                f"- {_cell(name)}, seconds to the first step: "
-                + ", ".join(f"{_cell(part)} {seconds:.2f}" for part, seconds in spans.items())
+                f"- {page.cell(name)}, seconds to the first step: "
+                + ", ".join(f"{page.cell(part)} {seconds:.2f}" for part, seconds in spans.items())
                 for name, spans in parts.items()
             ),
             *(
-                f"- {_cell(name)}, loss by epoch: " + ", ".join(f"{loss:.6f}" for loss in cost.losses)
+                f"- {page.cell(name)}, loss by epoch: " + ", ".join(f"{loss:.6f}" for loss in cost.losses)
                 for name, cost in costs.launchers.items()
             ),
             "",
@@ -160,35 +134,15 @@ def markdown(costs: Costs) -> str:
     )
 
 
-def _cell(text: str) -> str:
-    """Text that neither ends a table's cell nor begins HTML."""
-    return escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
-
-
 def html(costs: Costs) -> str:
     """The report as one HTML file that needs no other."""
-    setting = " · ".join(f"{escape(name)} {escape(str(value))}" for name, value in costs.setting.items())
-    told = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(costs))
-    drawn = "".join(f"<section><h2>{escape(title)}</h2>{chart}</section>" for title, chart in _charts(costs).items())
-    title = f"What launchers cost: {escape(costs.title)}"
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style></head><body>'
-        f'<h1>{title}</h1><div class="soft">{setting}</div><section><ul>{told}</ul></section>'
-        f'<section><table>{_rows(costs)}</table></section><div class="charts">{drawn}</div></body></html>\n'
-    )
-
-
-def _rows(costs: Costs) -> str:
     shown = columns(costs)
-    header = "<tr><th></th>" + "".join(f"<th>{escape(name)}</th>" for name in shown) + "</tr>"
     rows = [
-        f"<tr><td>{escape(cost.name)} <small>{escape(cost.about)}</small></td>"
-        + "".join(f"<td>{escape(say(cost))}</td>" for say in shown.values())
-        + "</tr>"
+        [f"{escape(cost.name)} <small>{escape(cost.about)}</small>", *(escape(say(cost)) for say in shown.values())]
         for cost in costs.rows()
     ]
-    return header + "".join(rows)
+    body = page.section(page.bullets(findings(costs))) + page.section(page.table(["", *shown], rows))
+    return page.html(f"What launchers cost: {costs.title}", costs.setting, body + page.side_by_side(_charts(costs)))
 
 
 def _charts(costs: Costs) -> dict[str, str]:

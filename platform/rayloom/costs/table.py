@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -80,6 +80,13 @@ def typical(by_epoch: Sequence[float]) -> float:
     9.0
     """
     return median(by_epoch[1:] or by_epoch)
+
+
+def over_rounds(costs: Sequence[Cost]) -> Cost:
+    """The row of a way to train that ran several times: the first one's, with the median of each figure that varies."""
+    varying = ("first_step_s", "samples_per_s", "epoch_s", "peak_mb")
+    found = {name: [value for cost in costs if (value := getattr(cost, name)) is not None] for name in varying}
+    return replace(costs[0], **{name: median(values) for name, values in found.items() if values})
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,13 @@ class Result:
     Attributes:
         history: each epoch's metrics, once and in order.
         best: checkpoint of the epoch that `evaluation.selection` prefers.
+        last: checkpoint of the last epoch.
         timeline: seconds from the launch to the first step, by what was reached; the last of them is "first step".
     """
 
     history: list[dict[str, float]]
     best: Checkpoint
+    last: Checkpoint
     timeline: dict[str, float]
 
     def best_metrics(self) -> dict[str, float]:
@@ -53,4 +55,4 @@ def collect(pipeline: config.Pipeline, classes: int, run: str, launched: float) 
         raise TrainingError(f"Training ended without a checkpoint of a whole epoch in {folder}; see the workers' logs.")
     progress = last.progress()
     timeline = {name: round(reached - launched, 2) for name, reached in progress["timeline"].items()}
-    return Result(progress["history"], best, timeline)
+    return Result(progress["history"], best, last, timeline)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from rayloom import cluster, config, evaluation, feeding, launchers, models, tracking, training
 from rayloom.costs import bare, parameter_server, report
-from rayloom.costs.table import Cost, Costs, of_launcher
+from rayloom.costs.table import Cost, Costs, of_launcher, over_rounds
 from rayloom.datasets import DatasetVersion
 from rayloom.errors import ConfigError, LeftoverError
 from rayloom.launchers.result import Result
@@ -20,11 +20,12 @@ SERVER_STEPS, SERVER_SECONDS = 200, 60.0
 """The most steps and seconds of the parameter server: enough for a steady speed."""
 
 
-def compare(run: Run, dataset: DatasetVersion, names: list[str], mllib: str = "gbt") -> Costs:
+def compare(run: Run, dataset: DatasetVersion, names: list[str], mllib: str = "gbt", rounds: int = 1) -> Costs:
     """Trains under each launcher and with each peer, writes report.html and report.md, and logs them to MLflow.
 
     Args:
         names: of launchers, in the order in which they run.
+        rounds: how often launchers and the bare loop take turns: speeds are then medians, on a machine whose own speed drifts.
         mllib: 'gbt' or 'lr', the peer on Spark MLlib, which needs numbers or categories and two classes; 'none' for none.
 
     Raises:
@@ -38,10 +39,12 @@ def compare(run: Run, dataset: DatasetVersion, names: list[str], mllib: str = "g
         launchers.find(name).require_room(pipeline)
     prepared = prepare(run, dataset)
     task = replace(prepared, splits={**prepared.splits, "test": dataset.encode(prepared.state, "test")})
-    ran = {name: _launch(run, task, name, pipeline.train) for name, pipeline in own.items()}
+    turns = [_turn(run, task, own, "" if number == 1 else f" {number}") for number in range(1, rounds + 1)]
+    ran = {name: over_rounds([turn[name] for turn in turns]) for name in [*own, "bare"]}
     metric, _ = evaluation.selection(run.pipeline.evaluate, len(task.state.classes))
-    peers = {cost.name: cost for cost in _peers(run, task, mllib)}
-    costs = Costs(run.pipeline.name, _setting(run.pipeline, dataset), metric, ran, peers)
+    peers = {"bare": ran.pop("bare")} | {cost.name: cost for cost in _peers(run, task, mllib)}
+    setting = _setting(run.pipeline, dataset) | ({"rounds": rounds} if rounds > 1 else {})
+    costs = Costs(run.pipeline.name, setting, metric, ran, peers)
     with run.stage("report"):
         _report(run, dataset, costs)
     return costs
@@ -60,11 +63,23 @@ def _under(pipeline: config.Pipeline, name: str) -> config.Pipeline:
     return pipeline.model_copy(update={"train": settings})
 
 
-def _launch(run: Run, task: Prepared, name: str, settings: config.Train) -> Cost:
+def _turn(run: Run, task: Prepared, own: dict[str, config.Pipeline], turn: str) -> dict[str, Cost]:
+    """Each launcher once, then the bare loop.
+
+    Args:
+        turn: what is added to the stages' names.
+    """
+    return {name: _launch(run, task, name, pipeline.train, turn) for name, pipeline in own.items()} | {
+        "bare": _bare(run, task, turn)
+    }
+
+
+def _launch(run: Run, task: Prepared, name: str, settings: config.Train, turn: str) -> Cost:
     """Trains under a launcher, in a run of its own whose folder then goes into this run's."""
     pipeline = task.pipeline.model_copy(update={"train": settings})
-    training_run = f"{run.id}-{name}"
-    with run.stage(name) as stage, _nothing_left(run, f"launcher {name}"):
+    place = f"{name}{turn.replace(' ', '-')}"
+    training_run = f"{run.id}-{place}"
+    with run.stage(name + turn) as stage, _nothing_left(run, f"launcher {name}"):
         splits = {split: task.splits[split] for split in ("train", "validation")}
         result = launchers.find(name).launch(pipeline, task.state, splits, training_run)
         stage.parts.update(result.timeline)
@@ -73,7 +88,7 @@ def _launch(run: Run, task: Prepared, name: str, settings: config.Train) -> Cost
     auc, validation = _test_auc(task, result), result.best_metrics()[f"validation_{metric}"]
     cost = of_launcher(name, result.history, result.timeline, validation, auc, weights)
     folder = run.folder.with_name(training_run)
-    folder.rename(run.folder / name)
+    folder.rename(run.folder / place)
     say(f"  first step after {cost.first_step_s:.1f} s, then {cost.samples_per_s:,.0f} samples/s; test AUC {auc:.4f}")
     return cost
 
@@ -96,12 +111,15 @@ def _nothing_left(run: Run, what: str) -> Iterator[None]:
         raise LeftoverError(f"The {what} left behind: {'; '.join(left)}. Report this line.")
 
 
-def _peers(run: Run, task: Prepared, mllib: str) -> Iterator[Cost]:
-    with run.stage("bare"), TemporaryDirectory(prefix=".bare-", dir=run.folder) as folder:
-        train = task.splits["train"]
+def _bare(run: Run, task: Prepared, turn: str) -> Cost:
+    train = task.splits["train"]
+    with run.stage(f"bare{turn}"), TemporaryDirectory(prefix=".bare-", dir=run.folder) as folder:
         cost = bare.measure(task.pipeline, task.state, train.read(0, train.rows), Path(folder))
         say(f"  {cost.samples_per_s:,.0f} samples/s")
-        yield cost
+        return cost
+
+
+def _peers(run: Run, task: Prepared, mllib: str) -> Iterator[Cost]:
     with run.stage("param server"), _nothing_left(run, "parameter server"):
         cost = parameter_server.measure(task.pipeline, task.state, task.splits["train"], SERVER_STEPS, SERVER_SECONDS)
         say(f"  {cost.samples_per_s:,.0f} samples/s")

@@ -50,6 +50,23 @@ class Prepared:
     records: list[dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Fit:
+    """What a training has come to.
+
+    Attributes:
+        weights: the model's safetensors file.
+        metrics: what the bundle says of it: of rows that the weights have not seen.
+        golden: answers for the first validation rows.
+        history: each epoch's metrics.
+    """
+
+    weights: Path
+    metrics: dict[str, float]
+    golden: list
+    history: list[dict[str, float]]
+
+
 def prepare(run: Run, dataset: DatasetVersion) -> Prepared:
     """Fits features on the training split and encodes the rows.
 
@@ -81,19 +98,25 @@ def train(run: Run, dataset: DatasetVersion) -> Trained:
     launchers.find(run.pipeline.train.launcher).require_room(run.pipeline)
     prepared = prepare(run, dataset)
     with run.stage("train") as stage:
-        result = _launch(run, dataset, prepared)
+        result = launch(run, dataset, prepared, run.id)
         stage.parts.update(result.timeline)
+    best = Fit(result.best.folder / "model.safetensors", result.best_metrics(), result.golden_answers(), result.history)
     with run.stage("register"):
-        return _register(run, dataset, prepared, result)
+        return register(run, dataset, prepared, best)
 
 
-def _launch(run: Run, dataset: DatasetVersion, prepared: Prepared) -> Result:
+def launch(run: Run, dataset: DatasetVersion, prepared: Prepared, training_run: str) -> Result:
+    """Trains, and says each epoch when it is over; a training that does not end well is recorded in MLflow as such.
+
+    Args:
+        training_run: id of the run whose folder has the checkpoints.
+    """
     settings = prepared.pipeline.train
     say(f"  {settings.workers} workers by {settings.launcher}, {prepared.splits['train'].rows:,} rows an epoch")
-    folder = folder_of(prepared.pipeline, run.id)
+    folder = folder_of(prepared.pipeline, training_run)
     try:
         with _epochs_said(folder, evaluation.selection(prepared.pipeline.evaluate, len(prepared.state.classes))[0]):
-            return launchers.find(settings.launcher).launch(prepared.pipeline, prepared.state, prepared.splits, run.id)
+            return launchers.find(settings.launcher).launch(prepared.pipeline, prepared.state, prepared.splits, training_run)
     except TrainingError as error:
         outcome = "diverged" if isinstance(error, DivergedError) else "failed"
         tracking.record_failure(prepared.pipeline, run.id, dataset.manifest.id, _history(folder), outcome, str(error))
@@ -134,10 +157,10 @@ def _say_epochs(folder: Path, metric: str, ended: Event, screen: TextIO) -> None
         said = -1 if last_look else max(said, len(history))
 
 
-def _register(run: Run, dataset: DatasetVersion, prepared: Prepared, result: Result) -> Trained:
+def register(run: Run, dataset: DatasetVersion, prepared: Prepared, fit: Fit) -> Trained:
+    """Writes the bundle and registers it as @challenger."""
     pipeline = prepared.pipeline
-    pairs = zip(prepared.records, result.golden_answers(), strict=True)
-    golden = [Golden(record=record, answer=answer) for record, answer in pairs]
+    golden = [Golden(record=record, answer=answer) for record, answer in zip(prepared.records, fit.golden, strict=True)]
     about = BundleConfig(
         name=pipeline.name,
         seed=pipeline.seed,
@@ -145,9 +168,8 @@ def _register(run: Run, dataset: DatasetVersion, prepared: Prepared, result: Res
         model=pipeline.model,
         features=pipeline.features,
     )
-    weights = result.best.folder / "model.safetensors"
-    made = bundle.write(run.folder / "bundle", about, prepared.state, weights, result.best_metrics(), golden)
-    version = tracking.record_training(pipeline, run.id, dataset.manifest.id, result.history, made)
+    made = bundle.write(run.folder / "bundle", about, prepared.state, fit.weights, fit.metrics, golden)
+    version = tracking.record_training(pipeline, run.id, dataset.manifest.id, fit.history, made)
     summarize_registry(run, version, tracking.CHALLENGER)
     return Trained(version, made, prepared.splits["train"])
 

@@ -1,0 +1,305 @@
+"""What a sweep costs beyond its computing, beside the same epochs run bare and beside Tune over TorchTrainer as documented.
+
+  python -m benchmarks.sweep
+  python -m benchmarks.sweep --trials 20 --soak 2 --root /tmp/somewhere      # quick; the dataset there is found again
+
+Trials of the flights model on 50,000 rows, up to 8 epochs, ASHA and Optuna, on 2 CPUs. The last line is JSON:
+{trials, epochs, wall_s, bare_s, bare_warm_s, vs_bare, overhead_s, s_per_trial, documented_s_per_trial, vs_documented,
+gang_overhead_s, best_auc, soak: {sweeps, seconds, hangs}, leaks}.
+
+wall_s      of the sweep, from before its actors start to after they have ended, MLflow and the study's database included
+bare_s      a plain PyTorch loop over the same settings for as many epochs, with validation AUC, in 2 processes, their start
+            included as wall_s includes that of the actors; bare_warm_s: from when they are up and have trained an epoch
+overhead_s  (wall_s - bare_warm_s) * 2 / trials: what a trial costs a CPU beyond its computing, all starts included
+documented  a function trainable that fits a TorchTrainer of one worker, reporting by TuneReportCallback, Ray's defaults and
+            the rows as a Ray Dataset, two epochs a trial: seconds a trial, one after the other
+gang        trials of two workers; seconds a trial beyond its epochs, after the first trial
+soak        sweeps of 12 short trials in a row; a leak is what the cluster still holds after one
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayloom import config, environment
+
+ROWS, VALIDATION_ROWS = 50_000, 10_000
+DOCUMENTED_TRIALS, DOCUMENTED_EPOCHS = 4, 2
+SWEEP = ["train.epochs=8", "tune.scheduler=asha", "tune.wait_s=30"]
+HANG_SECONDS = 120
+
+
+@dataclass
+class Rows:
+    """The flights, encoded: what every side trains on."""
+
+    pipeline: config.Pipeline
+    prepared: Any
+
+    def arrays(self) -> dict[str, dict[str, np.ndarray]]:
+        found = {name: encoded.read(0, encoded.rows) for name, encoded in self.prepared.splits.items()}
+        most = {"train": ROWS, "validation": VALIDATION_ROWS}
+        return {name: {key: array[: most[name]] for key, array in arrays.items()} for name, arrays in found.items()}
+
+
+def swept(rows: Rows, splits: dict, folder: Path, settings: list[str], also: Any = ()) -> tuple[Any, float]:
+    """A sweep as jobs.tune runs it; its record and the seconds it took in all."""
+    from rayloom.stages import search
+    from rayloom.stages.model import Prepared
+
+    pipeline = loaded(rows.pipeline.storage.root, settings)
+    prepared = Prepared(rows.prepared.pipeline, rows.prepared.state, splits, rows.prepared.records)
+    folder.mkdir(parents=True)
+    began = time.perf_counter()
+    record = search.sweep_rows(pipeline, "benchmark", prepared, folder, also)
+    return record, time.perf_counter() - began
+
+
+def loaded(root: str | None, settings: list[str]) -> config.Pipeline:
+    return config.load(["configs/flights.yaml"], [f"storage.root={root}", *SWEEP, *settings])
+
+
+def bare(record: Any, pipeline: config.Pipeline, state: Any, arrays: dict) -> tuple[float, float]:
+    """Seconds of a plain loop over the record's trials, each for as many epochs as it had, in two processes: with their start,
+    and from when both are up and warm."""
+    from rayloom.tuning import space
+
+    jobs = []
+    for trial in record.trials:
+        one = space.apply(pipeline, trial.params)
+        jobs.append((one.model_dump_json(), state.model_dump_json(), len(trial.values)))
+    started = time.perf_counter()
+    with multiprocessing.get_context("spawn").Pool(2, _get_ready, (arrays,)) as pool:
+        pool.map(_train_bare, [(*job[:2], 1) for job in jobs[:2]], 1)
+        began = time.perf_counter()
+        for _ in pool.imap_unordered(_train_bare, jobs, 1):
+            pass
+        ended = time.perf_counter()
+        return ended - started, ended - began
+
+
+_HERE: dict[str, Any] = {}
+
+
+def _get_ready(arrays: dict) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    _HERE.update({name: {key: torch.tensor(array) for key, array in split.items()} for name, split in arrays.items()})
+
+
+def _train_bare(job: tuple[str, str, int]) -> float:
+    import torch
+    from sklearn.metrics import roc_auc_score
+    from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
+
+    from rayloom import models
+    from rayloom.features import FeatureState
+
+    pipeline, state = config.Pipeline.model_validate_json(job[0]), FeatureState.model_validate_json(job[1])
+    settings, train, validation = pipeline.train, _HERE["train"], _HERE["validation"]
+    model = models.build(pipeline.model, state)
+    optimizer = torch.optim.AdamW(model.parameters(), settings.lr, weight_decay=settings.weight_decay, fused=True)
+    steps = -(-len(train["label"]) // settings.batch_size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps * settings.epochs)
+    auc = 0.0
+    for _ in range(job[2]):
+        model.train()
+        for part in torch.randperm(len(train["label"])).tensor_split(steps):
+            batch = {name: values[part] for name, values in train.items()}
+            cross_entropy(model(batch), batch["label"].float()).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            schedule.step()
+        model.eval()
+        with torch.inference_mode():
+            auc = roc_auc_score(validation["label"].numpy(), model(validation).numpy())
+    return float(auc)
+
+
+def documented(folder: str) -> None:
+    """The peer's side, in a process and a Ray of its own, with Ray's defaults; prints its seconds a trial."""
+    import ray
+    from ray import tune
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    from ray.tune.integration.ray_train import TuneReportCallback
+
+    data = np.load(Path(folder) / "rows.npz")
+    ray.init(include_dashboard=False, log_to_driver=False, num_cpus=2)
+    columns = {name: list(data[name]) if data[name].ndim > 1 else data[name] for name in data.files}
+    rows = ray.data.from_items(
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    ).materialize()
+    pipeline, state = (Path(folder, name).read_text() for name in ("pipeline.json", "state.json"))
+
+    def fit(settings: dict) -> None:
+        TorchTrainer(
+            _documented_loop,
+            train_loop_config={**settings, "pipeline": pipeline, "state": state},
+            scaling_config=ScalingConfig(num_workers=1),
+            run_config=RunConfig(name=f"trial-{time.time_ns()}", storage_path=folder, callbacks=[TuneReportCallback()]),
+            datasets={"train": rows},
+        ).fit()
+
+    began = time.perf_counter()
+    tune.Tuner(
+        tune.with_resources(fit, {"CPU": 0.1}),
+        param_space={"lr": tune.loguniform(3e-4, 1e-2)},
+        tune_config=tune.TuneConfig(num_samples=DOCUMENTED_TRIALS, max_concurrent_trials=1, metric="loss", mode="min"),
+        run_config=tune.RunConfig(storage_path=folder, name="documented", verbose=0),
+    ).fit()
+    print(json.dumps({"seconds": (time.perf_counter() - began) / DOCUMENTED_TRIALS}), flush=True)
+    ray.shutdown()
+
+
+def _documented_loop(settings: dict) -> None:
+    import ray.train
+    import torch
+    from ray.train.torch import prepare_model
+    from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
+
+    from rayloom import models
+    from rayloom.features import FeatureState
+
+    pipeline = config.Pipeline.model_validate_json(settings["pipeline"])
+    model = prepare_model(models.build(pipeline.model, FeatureState.model_validate_json(settings["state"])))
+    optimizer = torch.optim.AdamW(model.parameters(), settings["lr"])
+    shard = ray.train.get_dataset_shard("train")
+    for _ in range(DOCUMENTED_EPOCHS):
+        for batch in shard.iter_torch_batches(batch_size=pipeline.train.batch_size):
+            loss = cross_entropy(model(batch), batch["label"].float())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        ray.train.report({"loss": float(loss)})
+
+
+def run_documented(rows: Rows, arrays: dict) -> float:
+    """Seconds a trial of the documented pattern."""
+    with tempfile.TemporaryDirectory(prefix="rayloom-documented-") as folder:
+        np.savez(Path(folder) / "rows.npz", **arrays["train"])
+        Path(folder, "pipeline.json").write_text(rows.prepared.pipeline.model_dump_json())
+        Path(folder, "state.json").write_text(rows.prepared.state.model_dump_json())
+        ours = ("RAY_TRAIN_", "RAY_worker_niceness", "RAY_ADDRESS")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        command = [sys.executable, "-m", "benchmarks.sweep", "--documented", folder]
+        done = subprocess.run(command, env={**env, "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "0"}, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(
+                f"The documented pattern ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+            )
+        return json.loads(done.stdout.splitlines()[-1])["seconds"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=100, metavar="N", help="of the main sweep (default: 100)")
+    parser.add_argument("--soak", type=int, default=20, metavar="N", help="sweeps of 12 short trials in a row (default: 20)")
+    parser.add_argument("--root", help="workspace with the flights' dataset (default: a new one, built first)")
+    parser.add_argument("--documented", help=argparse.SUPPRESS)
+    parsed = parser.parse_args()
+    if parsed.documented:
+        documented(parsed.documented)
+        return
+    with tempfile.TemporaryDirectory(prefix="rayloom-sweep-") as folder:
+        print(json.dumps(measure(Path(parsed.root or folder), parsed.trials, parsed.soak)), flush=True)
+
+
+def measure(root: Path, trials: int, soak: int) -> dict[str, Any]:
+    environment.prepare()
+    import ray
+
+    from rayloom import cluster, runs, stages
+    from rayloom.datasets import Encoded
+    from rayloom.etl.check import check
+    from rayloom.stages.model import prepare
+
+    pipeline = loaded(str(root), [])
+    figures: dict[str, Any] = {"trials": trials}
+    leaks: list[str] = []
+    with cluster.connect(root) as connected:
+        run = runs.start(pipeline, check(pipeline))
+        rows = Rows(pipeline, prepare(run, stages.etl(run)))
+        arrays = rows.arrays()
+        splits = {name: Encoded([ray.put(split)], [len(split["label"])]) for name, split in arrays.items()}
+        record, wall = swept(rows, splits, run.folder / "main", [f"tune.trials={trials}"])
+        leaks += cluster.held_in_cluster()
+        figures |= {"epochs": sum(len(trial.values) for trial in record.trials), "wall_s": wall, "s_per_trial": wall / trials}
+        figures["best_auc"] = record.best.value
+        figures["gang_overhead_s"] = _gang(rows, splits, run.folder / "gang")
+        leaks += cluster.held_in_cluster()
+        began, hangs = time.perf_counter(), 0
+        for number in range(soak):
+            _, seconds = swept(rows, _few(splits), run.folder / f"soak-{number}", ["tune.trials=12", "train.epochs=4"])
+            hangs += seconds > HANG_SECONDS
+            leaks += cluster.held_in_cluster()
+        figures["soak"] = {"sweeps": soak, "seconds": time.perf_counter() - began, "hangs": hangs}
+    leaks += connected.leftovers
+    figures["bare_s"], figures["bare_warm_s"] = bare(record, pipeline, rows.prepared.state, arrays)
+    figures["vs_bare"] = wall / figures["bare_s"]
+    figures["overhead_s"] = (wall - figures["bare_warm_s"]) * 2 / trials
+    per_trial = run_documented(rows, arrays)
+    figures |= {"documented_s_per_trial": per_trial, "vs_documented": per_trial / figures["s_per_trial"], "leaks": leaks}
+    return rounded(figures)
+
+
+def rounded(figures: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(one, 3) if isinstance(one, float) else rounded(one) if isinstance(one, dict) else one
+        for name, one in figures.items()
+    }
+
+
+def _few(splits: dict) -> dict:
+    """Rows for trials that take a blink."""
+    import ray
+
+    from rayloom.datasets import Encoded
+
+    cut = {name: {key: array[:2000] for key, array in one.read(0, one.rows).items()} for name, one in splits.items()}
+    return {name: Encoded([ray.put(one)], [len(one["label"])]) for name, one in cut.items()}
+
+
+class Stopwatch:
+    """Notes when each trial ended, and the seconds of its epochs."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+        self.epochs: list[float] = []
+        self.running = 0.0
+
+    def begin(self, number: int, params: dict[str, Any]) -> None:
+        self.running = 0.0
+
+    def epoch(self, number: int, epoch: int, value: float, metrics: dict[str, float]) -> None:
+        self.running += metrics["seconds"]
+
+    def end(self, ended: Any) -> None:
+        self.ends.append(time.perf_counter())
+        self.epochs.append(self.running)
+
+    def warn(self, text: str) -> None:
+        pass
+
+
+def _gang(rows: Rows, splits: dict, folder: Path) -> float:
+    """Seconds a two-worker trial beyond its epochs, after the first; one runs at a time."""
+    watch = Stopwatch()
+    settings = ["tune.trials=8", "tune.workers_per_trial=2", "tune.concurrency=1", "train.epochs=4"]
+    swept(rows, splits, folder, settings, [watch])
+    return (watch.ends[-1] - watch.ends[0] - sum(watch.epochs[1:])) / (len(watch.ends) - 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Sweeps as users run them: killed in the middle and resumed, and from a sweep to a registered, deployed winner."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from ray import serve
+
+from rayloom import config
+from tests.conftest import ROOT, Finished, run_job
+
+SETTINGS = ["tune.trials=8", "tune.startup=4", "tune.concurrency=1", "train.epochs=4", "train.cpus=1"]
+KILLED_AFTER = "trial   2 "
+
+
+@pytest.fixture(scope="module")
+def on_cluster(cluster) -> dict[str, str]:
+    return {**os.environ, "RAY_ADDRESS": cluster.address}
+
+
+@pytest.fixture(scope="module")
+def given(arguments) -> list[str]:
+    return [*arguments, *(word for setting in SETTINGS for word in ("--set", setting))]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(on_cluster, given, workspace, finished) -> Finished:
+    return run_job("jobs.tune", given, on_cluster, workspace)
+
+
+@pytest.fixture(scope="module")
+def killed(on_cluster, given) -> str:
+    """A sweep whose driver gets SIGKILL while trial 3 or a later one trains; its id."""
+    command = [sys.executable, "-m", "jobs.tune", *given]
+    process = subprocess.Popen(command, cwd=ROOT, env=on_cluster, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with process:
+        printed = []
+        for line in process.stdout:
+            printed.append(line)
+            if line.startswith(KILLED_AFTER):
+                process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert process.returncode == -signal.SIGKILL, "".join(printed)
+    return "latest"
+
+
+@pytest.fixture(scope="module")
+def resumed(killed, on_cluster, given, workspace, undisturbed) -> Finished:
+    return run_job("jobs.tune", [*given, "--resume", killed], on_cluster, workspace)
+
+
+def trials(folder: Path) -> list[tuple]:
+    """Settings, state and values by epoch of each trial in a sweep's journal."""
+    storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
+    [summary] = optuna.get_all_study_summaries(storage)
+    study = optuna.load_study(study_name=summary.study_name, storage=storage)
+    return [(one.params, one.state, one.intermediate_values) for one in study.trials]
+
+
+def sweep_of(done: Finished) -> Path:
+    assert done.code == 0, done.output
+    return Path(done.summary["report"]).parent
+
+
+def test_a_killed_sweep_goes_on_to_what_an_undisturbed_one_found(undisturbed, resumed):
+    assert trials(sweep_of(resumed)) == trials(sweep_of(undisturbed))
+    assert resumed.summary["sweep"] == undisturbed.summary["sweep"]
+    assert "goes on: " in resumed.output
+
+
+def test_no_trial_runs_twice_and_the_cap_holds(resumed):
+    found = [line for line in resumed.output.splitlines() if line.startswith("trial ")]
+    assert len(found) <= 8 - 3
+    assert resumed.summary["sweep"]["trials"] == 8
+
+
+def test_the_report_and_the_overlay_are_there(undisturbed, arguments):
+    folder = sweep_of(undisturbed)
+    best = yaml.safe_load((folder / "best.yaml").read_text())
+    pipeline = config.load([*arguments[1::2], folder / "best.yaml"])
+    assert pipeline.train.lr == best["train"]["lr"]
+    assert "<svg" in (folder / "report.html").read_text() and (folder / "report.md").read_text()
+
+
+def test_a_sweep_that_is_not_there_is_named(on_cluster, given, workspace):
+    done = run_job("jobs.tune", [*given, "--resume", "nothing"], on_cluster, workspace)
+    assert done.code == 2
+    assert "--resume nothing: no such sweep" in done.output
+
+
+@pytest.fixture
+def nothing_served(joined) -> Iterator[None]:
+    """Ends what a pipeline leaves deployed."""
+    yield
+    serve.shutdown()
+
+
+def test_the_pipeline_sweeps_retrains_evaluates_and_deploys(on_cluster, arguments, workspace, undisturbed, nothing_served):
+    tune = ["tune.enabled=true", "tune.trials=3", "tune.seeds=2", "train.epochs=2", "tune.workers_per_trial=2"]
+    done = run_job("jobs.pipeline", [*arguments, *(word for one in tune for word in ("--set", one))], on_cluster, workspace)
+    assert done.code == 0, done.output
+    assert done.summary["registry"]["alias"] == "champion"
+    assert done.summary["seeds"]["seeds"] == 2 and done.summary["sweep"]["trials"] == 3
+    stages = ["etl", "features", "tune", "retrain", "register", "evaluate", "deploy"]
+    assert [stage["name"] for stage in done.summary["stages"]] == stages

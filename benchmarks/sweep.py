@@ -12,7 +12,7 @@ bare_s      a plain PyTorch loop over the same settings for as many epochs, with
             included as wall_s includes that of the actors; bare_warm_s: from when they are up and have trained an epoch
 overhead_s  (wall_s - bare_warm_s) * 2 / trials: what a trial costs a CPU beyond its computing, all starts included
 documented  a function trainable that fits a TorchTrainer of one worker, reporting by TuneReportCallback, Ray's defaults and
-            the rows as a Ray Dataset, two epochs a trial: seconds a trial, one after the other
+            the rows as a Ray Dataset, as many epochs a trial as the sweep's had on average; one trial after the other
 gang        trials of two workers; seconds a trial beyond its epochs, after the first trial
 soak        sweeps of 12 short trials in a row; a leak is what the cluster still holds after one
 """
@@ -34,7 +34,7 @@ import numpy as np
 from rayloom import config, environment
 
 ROWS, VALIDATION_ROWS = 50_000, 10_000
-DOCUMENTED_TRIALS, DOCUMENTED_EPOCHS = 4, 2
+DOCUMENTED_TRIALS = 4
 SWEEP = ["train.epochs=8", "tune.scheduler=asha", "tune.wait_s=30"]
 HANG_SECONDS = 120
 
@@ -127,7 +127,7 @@ def _train_bare(job: tuple[str, str, int]) -> float:
     return float(auc)
 
 
-def documented(folder: str) -> None:
+def documented(folder: str, epochs: int) -> None:
     """The peer's side, in a process and a Ray of its own, with Ray's defaults; prints its seconds a trial."""
     import ray
     from ray import tune
@@ -146,7 +146,7 @@ def documented(folder: str) -> None:
     def fit(settings: dict) -> None:
         TorchTrainer(
             _documented_loop,
-            train_loop_config={**settings, "pipeline": pipeline, "state": state},
+            train_loop_config={**settings, "epochs": epochs, "pipeline": pipeline, "state": state},
             scaling_config=ScalingConfig(num_workers=1),
             run_config=RunConfig(name=f"trial-{time.time_ns()}", storage_path=folder, callbacks=[TuneReportCallback()]),
             datasets={"train": rows},
@@ -176,7 +176,7 @@ def _documented_loop(settings: dict) -> None:
     model = prepare_model(models.build(pipeline.model, FeatureState.model_validate_json(settings["state"])))
     optimizer = torch.optim.AdamW(model.parameters(), settings["lr"])
     shard = ray.train.get_dataset_shard("train")
-    for _ in range(DOCUMENTED_EPOCHS):
+    for _ in range(settings["epochs"]):
         for batch in shard.iter_torch_batches(batch_size=pipeline.train.batch_size):
             loss = cross_entropy(model(batch), batch["label"].float())
             loss.backward()
@@ -185,16 +185,15 @@ def _documented_loop(settings: dict) -> None:
         ray.train.report({"loss": float(loss)})
 
 
-def run_documented(rows: Rows, arrays: dict) -> float:
+def run_documented(rows: Rows, arrays: dict, epochs: int) -> float:
     """Seconds a trial of the documented pattern."""
     with tempfile.TemporaryDirectory(prefix="rayloom-documented-") as folder:
         np.savez(Path(folder) / "rows.npz", **arrays["train"])
         Path(folder, "pipeline.json").write_text(rows.prepared.pipeline.model_dump_json())
         Path(folder, "state.json").write_text(rows.prepared.state.model_dump_json())
-        ours = ("RAY_TRAIN_", "RAY_worker_niceness", "RAY_ADDRESS")
-        env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        command = [sys.executable, "-m", "benchmarks.sweep", "--documented", folder]
-        done = subprocess.run(command, env={**env, "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "0"}, capture_output=True, text=True)
+        env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        command = [sys.executable, "-m", "benchmarks.sweep", "--documented", folder, str(epochs)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(
                 f"The documented pattern ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
@@ -207,10 +206,10 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100, metavar="N", help="of the main sweep (default: 100)")
     parser.add_argument("--soak", type=int, default=20, metavar="N", help="sweeps of 12 short trials in a row (default: 20)")
     parser.add_argument("--root", help="workspace with the flights' dataset (default: a new one, built first)")
-    parser.add_argument("--documented", help=argparse.SUPPRESS)
+    parser.add_argument("--documented", nargs=2, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.documented:
-        documented(parsed.documented)
+        documented(parsed.documented[0], int(parsed.documented[1]))
         return
     with tempfile.TemporaryDirectory(prefix="rayloom-sweep-") as folder:
         print(json.dumps(measure(Path(parsed.root or folder), parsed.trials, parsed.soak)), flush=True)
@@ -249,7 +248,7 @@ def measure(root: Path, trials: int, soak: int) -> dict[str, Any]:
     figures["bare_s"], figures["bare_warm_s"] = bare(record, pipeline, rows.prepared.state, arrays)
     figures["vs_bare"] = wall / figures["bare_s"]
     figures["overhead_s"] = (wall - figures["bare_warm_s"]) * 2 / trials
-    per_trial = run_documented(rows, arrays)
+    per_trial = run_documented(rows, arrays, round(figures["epochs"] / trials))
     figures |= {"documented_s_per_trial": per_trial, "vs_documented": per_trial / figures["s_per_trial"], "leaks": leaks}
     return rounded(figures)
 

@@ -48,6 +48,10 @@ def prepare() -> str:
         "RAY_worker_niceness": "0",
         # It looks for spot nodes that are about to go: a process more at each start, where a lost worker is replaced anyway.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        # Nobody reads what Ray's processes measure of themselves on a cluster without a dashboard; it would cost training a
+        # twentieth of two CPUs. A cluster that is joined has settings of its own.
+        "RAY_enable_metrics_collection": "0",
+        "RAY_event_stats": "0",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "MLFLOW_DISABLE_TELEMETRY": "true",

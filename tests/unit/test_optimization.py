@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rayloom import config
-from rayloom.optimization import Average, factor, optimizer, rate, schedule, weight_decay_groups
+from rayloom.optimization import Average, factor, optimizer, rate, restore, schedule, weight_decay_groups
 
 
 @pytest.fixture
@@ -92,3 +92,23 @@ def test_an_average_goes_on_where_it_was():
     model.weight.data.mul_(2)
     left.update(model), right.update(model)
     assert torch.equal(left.model.weight, right.model.weight)
+
+
+def stepped(model: nn.Module, settings: config.Train, steps: int) -> tuple:
+    """An optimizer and its schedule after some steps."""
+    made = optimizer(model, settings, settings.lr)
+    plan = schedule(made, settings, 10)
+    for _ in range(steps):
+        made.step()
+        plan.step()
+    return made, plan
+
+
+@pytest.mark.parametrize("lr", [0.1, 0.02])
+def test_a_run_that_goes_on_has_the_settings_of_now(model, lr):
+    before, plan = stepped(model, config.Train(lr=0.1, weight_decay=0.5, warmup=0.0), 4)
+    made, own = stepped(model, config.Train(lr=lr, weight_decay=0.25, warmup=0.0), 0)
+    restore(made, own, before.state_dict(), plan.state_dict())
+    assert [group["lr"] for group in made.param_groups] == pytest.approx([lr * factor(4, 0, 10, "cosine")] * 2)
+    assert [group["weight_decay"] for group in made.param_groups] == [0.25, 0.0]
+    assert own.last_epoch == 4

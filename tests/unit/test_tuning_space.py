@@ -106,3 +106,9 @@ def test_a_tune_section_that_says_nothing_sensible_is_refused(toy_pipeline, tune
     with pytest.raises(ValueError, match="tune") as refused:
         toy_pipeline({"tune": tune})
     assert said in str(refused.value)
+
+
+def test_an_overlay_may_search_a_key_in_another_way():
+    pipeline = config.load(["configs/flights.yaml"], ["tune.space={train.lr: {choice: [0.1, 0.2]}}"])
+    assert pipeline.tune.space["train.lr"].kind == "choice"
+    assert pipeline.tune.space["model.dropout"].kind == "uniform"

@@ -156,3 +156,12 @@ def test_markup_in_names_is_text(console, clock):
     with Table("precision[@10]", 1, console=console, clock=clock) as table:
         table.begin(0, {"model.[bold]": "[/red]"})
     assert "precision[@10]" in last(console) and "model.[bold]=[/red]" in last(console)
+
+
+def test_what_was_over_before_counts_without_a_line():
+    stream = io.StringIO()
+    with Table("auc", 20, stream) as table:
+        table.recall(BEST)
+        table.end(replace(BEST, number=5, value=0.5))
+    [line] = stream.getvalue().splitlines()
+    assert line.endswith("(trial 4)")

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from rayloom.config.model import DEFAULT_FAMILY
 from rayloom.config.pipeline import Pipeline
+from rayloom.config.tuning import KINDS
 from rayloom.errors import ConfigError, hint
 
 
@@ -199,5 +200,7 @@ def _merged(below: Any, above: Any) -> Any:
     if isinstance(below, dict) and isinstance(above, dict):
         if above.get("family", same := below.get("family", DEFAULT_FAMILY)) != same:
             return above  # another family has other keys: those below are not its
+        if {*KINDS} & {*above}:  # a key is searched in another way
+            below = {key: value for key, value in below.items() if key not in KINDS}
         return {**below, **{key: _merged(below.get(key), value) for key, value in above.items()}}
     return above

@@ -21,6 +21,9 @@ FIXED = (
 )
 """Keys that decide where a trial runs, not how good it is."""
 
+KINDS = ("uniform", "loguniform", "int", "choice")
+"""What a searched key may be."""
+
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
 Whole = Annotated[list[int], Field(min_length=2, max_length=2)]
 
@@ -39,11 +42,11 @@ class Param(Section):
 
     @property
     def kind(self) -> str:
-        return next(name for name in ("uniform", "loguniform", "int", "choice") if getattr(self, name) is not None)
+        return next(name for name in KINDS if getattr(self, name) is not None)
 
     @model_validator(mode="after")
     def _one_kind(self) -> "Param":
-        given = [name for name in ("uniform", "loguniform", "int", "choice") if getattr(self, name) is not None]
+        given = [name for name in KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(
                 f"a searched key has {' and '.join(given) or 'no range'}; write one of uniform, loguniform, int, choice"

@@ -85,7 +85,7 @@ def _folder(run: Run, resume: str | None) -> Path:
     if resume is None:
         return run.folder
     runs = run.pipeline.storage.path() / "runs"
-    known = sorted(file.parent.name for file in runs.glob("*/.sweep.lock"))
+    known = sorted(file.parent.name for file in runs.glob("*/.sweep.lock") if not file.parent.is_symlink())
     if resume == "latest" and known:
         resume = known[-1]
     if resume not in known:
@@ -116,6 +116,9 @@ def sweep_rows(
         tags = {"rayloom.dataset": dataset, "rayloom.outcome": "sweep"}
         with _resumable(folder), Recording(pipeline, folder.name, tags) as recording:
             with Table(metric, own.tune.trials, sign=sign) as table:
+                for known in memory.trials():
+                    if known.state != "running":
+                        table.recall(known)
                 wall = sweep.run(job, memory, slots, [table, recording, *also])
             swept = records.Sweep(
                 title=pipeline.name,

@@ -13,9 +13,12 @@ from rayloom.tuning import records
 OUTCOME_TAG = "rayloom.outcome"
 STATUS: dict[records.State, str] = {"complete": "FINISHED", "stopped": "FINISHED", "repeat": "FINISHED", "failed": "FAILED"}
 """MLflow's word for how a trial ended; how exactly is in the tag `rayloom.outcome`."""
-
 SETTINGS = ("trials", "sampler", "scheduler", "grace", "reduction", "workers_per_trial")
 """Of the tune section, for the parent's params."""
+
+
+WAIT_SECONDS = 10.0
+"""How long a point may wait for others of its trial: a writing costs as much CPU as 20 steps of a small model."""
 
 
 class Recording:
@@ -30,7 +33,7 @@ class Recording:
     """
 
     def __init__(self, pipeline: config.Pipeline, sweep: str, tags: dict[str, Any]):
-        self.sweep, self.recorder = sweep, Recorder(pipeline)
+        self.sweep, self.recorder = sweep, Recorder(pipeline, WAIT_SECONDS)
         self.thread = ThreadPoolExecutor(1, "rayloom-recording")
         searched = {f"tune.space.{key}": str(getattr(one, one.kind)) for key, one in pipeline.tune.space.items()}
         settings = pipeline.tune.model_dump(include=set(SETTINGS))
@@ -81,8 +84,10 @@ class Recording:
         run = self.runs.pop(ended.number)
         tags = {OUTCOME_TAG: ended.state, **({"mlflow.note.content": ended.reason} if ended.reason else {})}
         figures = {"best_value": ended.value, "best_epoch": ended.best_epoch, "trial_seconds": ended.seconds}
-        known = {name: float(figure) for name, figure in figures.items() if figure is not None}
-        self._later(lambda: self.recorder.close(run.result(), STATUS.get(ended.state, "KILLED"), tags, known))
+        now = int(time.time() * 1000)
+        points = [(name, float(figure), 0, now) for name, figure in figures.items() if figure is not None]
+        self._later(lambda: self.recorder.log(run.result(), points))
+        self._later(lambda: self.recorder.close(run.result(), STATUS.get(ended.state, "KILLED"), tags))
 
     def finish(self, sweep: records.Sweep) -> None:
         """The sweep is over: the trials that were not trained again, and the parent's figures."""

@@ -9,7 +9,9 @@ import logging
 import time
 import warnings
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,7 @@ class Study:
     spent: float = 0.0
     waiting: list[Given] = field(default_factory=list)
     live: dict[int, Trial] = field(default_factory=dict)
+    reading: Thread | None = None
     best_metrics: dict[int, tuple[float, dict[str, float]]] = field(default_factory=dict)
 
     def take(self) -> Given | None:
@@ -75,7 +78,7 @@ class Study:
         """
         if self.waiting:
             return self.waiting.pop(0)
-        while not self.is_spent():
+        while not self._is_over():
             number = len(self.study.get_trials(deepcopy=False))
             self.study.sampler = sampler(self.settings, self.seed, number)
             trial = self.study.ask()
@@ -92,6 +95,15 @@ class Study:
             trial.set_user_attr("repeats", twin)
             self._settle()
         return None
+
+    def _is_over(self) -> bool:
+        """As `is_spent`; a place is free then, in which what the report needs is imported: it takes seconds."""
+        if not self.is_spent():
+            return False
+        if self.reading is None:
+            self.reading = Thread(target=import_module, args=("optuna.importance",), daemon=True)
+            self.reading.start()
+        return True
 
     def is_spent(self) -> bool:
         """Whether no further trial may begin."""

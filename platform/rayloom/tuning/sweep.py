@@ -32,7 +32,8 @@ from rayloom.tuning import records, trial
 from rayloom.tuning.study import Given, Study
 
 AHEAD = 1
-"""Trials whose settings are drawn before a place for them is free, so that no place waits for the sampler."""
+"""Trials whose settings are drawn before a place for them is free, so that no place waits for the sampler. None where
+`tune.concurrency` says how many run at once: one that waited could find room."""
 
 LOOK_SECONDS = 1.0
 """How often the watchdog looks."""
@@ -120,9 +121,10 @@ def run(job: trial.Job, study: Study, slots: int, listeners: list[Listener]) -> 
         listeners: hear of each trial in the order given.
     """
     pipeline, began = job.pipeline, time.perf_counter()
-    search = _Search(study, slots + AHEAD)
+    most = slots + (0 if pipeline.tune.concurrency else AHEAD)
+    search = _Search(study, slots, most)
     judge = _Judge(study, job, search, listeners)
-    with _environment(slots + AHEAD):
+    with _environment(most):
         Tuner(
             tune.with_resources(tune.with_parameters(trial.Training, job=job), trial.resources(pipeline)),
             tune_config=TuneConfig(
@@ -224,9 +226,9 @@ class _Unsaved:
 class _Search(_Unsaved, Searcher):
     """Gives Tune what the study gives out."""
 
-    def __init__(self, study: Study, most: int):
+    def __init__(self, study: Study, slots: int, most: int):
         super().__init__()
-        self.study, self.most = study, most
+        self.study, self.slots, self.most = study, slots, most
         self.given: dict[str, Given] = {}
         self.ended: Any = lambda trial_id, error: None
 
@@ -355,7 +357,7 @@ class _Watch(_Unsaved, Callback):
         running = sum(one.status == TuneTrial.RUNNING for one in active)
         for one in active:
             waited = now - self.since.setdefault(one.trial_id, now)
-            is_next = one.status == TuneTrial.PENDING and running >= self.judge.search.most - AHEAD
+            is_next = one.status == TuneTrial.PENDING and running >= self.judge.search.slots
             if is_next or waited < limit:
                 if is_next:
                     self.since[one.trial_id] = now

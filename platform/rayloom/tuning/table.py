@@ -139,15 +139,21 @@ class Table:
 
     @_harmless
     def end(self, trial: Trial) -> None:
-        """A trial is over, or was over before the sweep was resumed."""
+        """A trial is over."""
+        with self._lock:
+            self.recall(trial)
+            line = f"{_ended(trial, self.metric)}  {_settings(trial.params)}  {self._best()}"
+        self._print(line)
+
+    @_harmless
+    def recall(self, trial: Trial) -> None:
+        """Counts a trial without a line of its own: one that was over before the sweep was resumed."""
         with self._lock:
             state = self.state
             state.running.pop(trial.number, None)
             state.counts[trial.state] += 1
             state.ended.append(trial)
             state.best = trial if self._better(trial) else state.best
-            line = f"{_ended(trial, self.metric)}  {_settings(trial.params)}  {self._best()}"
-        self._print(line)
 
     def _better(self, trial: Trial) -> bool:
         """As `Sweep.best` judges: a trial that was trained to its end is better than any that was stopped."""

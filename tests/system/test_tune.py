@@ -15,6 +15,9 @@ from optuna.storages.journal import JournalFileBackend
 from ray import serve
 
 from rayloom import config
+from rayloom.errors import ConfigError
+from rayloom.runs import Run
+from rayloom.stages import search
 from tests.conftest import ROOT, Finished, run_job
 
 SETTINGS = ["tune.trials=8", "tune.startup=4", "tune.concurrency=1", "tune.seeds=2", "train.epochs=4"]
@@ -92,10 +95,10 @@ def test_the_report_and_the_overlay_are_there(undisturbed, arguments):
     assert "<svg" in (folder / "report.html").read_text() and (folder / "report.md").read_text()
 
 
-def test_a_sweep_that_is_not_there_is_named(on_cluster, given, workspace):
-    done = run_job("jobs.tune", [*given, "--resume", "nothing"], on_cluster, workspace)
-    assert done.code == 2
-    assert "--resume nothing: no such sweep" in done.output
+def test_a_sweep_that_is_not_there_is_named(arguments, undisturbed):
+    run = Run("new", config.load(arguments[1::2]), {})
+    with pytest.raises(ConfigError, match=f"--resume nothing: no such sweep.*{sweep_of(undisturbed).name}"):
+        search._folder(run, "nothing")
 
 
 def test_the_pipeline_sweeps_retrains_evaluates_and_deploys(undisturbed):

@@ -5,6 +5,7 @@ runs/<sweep>/best.yaml                the best settings, an overlay for --config
 runs/<sweep>/study.journal            what it goes on from, with the trials' checkpoints
 """
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -108,7 +109,8 @@ def sweep_rows(
     metric, sign = _judged_by(pipeline, prepared)
     slots, arithmetic = sweep.require_room(own)
     say(f"  {arithmetic}")
-    memory = study.open_study(own, folder, folder.name, {"dataset": dataset}, metric, sign)
+    about = {"dataset": dataset, "seed, features, model or train section": _fingerprint(own)}
+    memory = study.open_study(own, folder, folder.name, about, metric, sign)
     try:
         if memory.trials():
             say(f"  goes on: {len(memory.trials())} trials were given out, {memory.adopt()} of them were running")
@@ -135,6 +137,12 @@ def sweep_rows(
         return swept
     finally:
         memory.close()
+
+
+def _fingerprint(pipeline: config.Pipeline) -> str:
+    """Tells pipelines apart whose trials of the same settings would not be equal."""
+    text = pipeline.model_dump_json(include={"seed", "features", "model", "train"})
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _judged_by(pipeline: config.Pipeline, prepared: Prepared) -> tuple[str, int]:

@@ -153,6 +153,7 @@ def _environment(pending: int) -> Iterator[None]:
     """What Tune reads from the environment, and its silence, for the length of the block."""
     wanted = {
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # MLflow has each curve; files beside it would cost a write a result
+        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that failed has no value, and says so
         "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends a sweep as it ends any command
         "TUNE_MAX_PENDING_TRIALS_PG": str(pending),
         "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # Tune's own state is never read

@@ -182,11 +182,11 @@ def test_a_trial_whose_process_is_killed_fails_alone_or_starts_again(run, again,
 def test_population_based_training_takes_over_better_weights(run, make_arrays):  # noqa: F811
     """Two trials at a time, of which one learns nothing with what it begins with."""
     searched = {"train.lr": {"loguniform": [1e-6, 0.3]}}
-    first = [{"train.lr": lr} for lr in (1e-6, 0.1, 1e-6, 0.1)]
+    first = [{"train.lr": lr} for lr in (1e-6, 0.1, 2e-6, 0.11, 3e-6, 0.12, 4e-6, 0.13)]
     many = {name: Encoded([ray.put(make_arrays(8_000, 1))], [8_000]) for name in ROWS}
-    tune = {"trials": 4, "scheduler": "pbt", "space": searched, "first": first, "reduction": 2}
+    tune = {"trials": 8, "scheduler": "pbt", "space": searched, "first": first, "reduction": 2}
     swept, _, _ = run(tune, {"train.epochs": 8}, rows=many)
-    assert [one.state for one in swept.trials] == ["complete"] * 4
+    assert [one.state for one in swept.trials] == ["complete"] * 8
     assert any(one.params != point for one, point in zip(swept.trials, first, strict=True))
 
 

@@ -95,7 +95,7 @@ def tagged(process: psutil.Process, tag: str) -> bool:
 
 def test_mlflow_has_parameters_curves_bundle_plots_and_dataset(finished, workspace):
     client = MlflowClient(f"sqlite:///{workspace}/mlflow.db")
-    version = client.get_model_version_by_alias("flights", "champion")
+    version = client.get_model_version("flights", str(finished.second.summary["registry"]["version"]))
     run = client.get_run(version.run_id)
     assert run.info.status == "FINISHED"
     assert run.data.params["train.epochs"] == "2"

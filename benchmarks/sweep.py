@@ -1,7 +1,7 @@
 """What a sweep costs beyond its computing, beside the same epochs run bare and beside Tune over TorchTrainer as documented.
 
   python -m benchmarks.sweep
-  python -m benchmarks.sweep --trials 20 --soak 2 --root /tmp/somewhere      # quick; the dataset there is found again
+  python -m benchmarks.sweep --trials 20 --soak 2 --root FOLDER      # quick; the dataset there is found again
 
 Trials of the flights model on 50,000 rows, up to 8 epochs, ASHA and Optuna, on 2 CPUs. The last line is JSON:
 {trials, epochs, wall_s, bare_s, bare_warm_s, vs_bare, overhead_s, s_per_trial, documented_s_per_trial, vs_documented,

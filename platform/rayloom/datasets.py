@@ -26,7 +26,7 @@ from rayloom.errors import DataError, RayloomError
 from rayloom.etl.sources import Fetched
 from rayloom.statistics import ColumnStatistics
 from rayloom.versions import FORMAT, Content, Identity, Version
-from rayloom.worker import Arrays
+from rayloom.worker import Arrays, Shard, bounds
 
 DECIDING = {"sources", "steps", "deduplicate", "rules", "outliers", "splits", "order_by", "time_zone", "partitions"}
 """The keys of the ETL section that decide the rows and their order; the others say what it may cost, or where it must stop."""
@@ -239,6 +239,11 @@ class Encoded:
                 parts.append({name: array[max(0, start - offset) : end - offset] for name, array in arrays.items()})
             offset += size
         return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def shard(self, rank: int, world_size: int) -> Shard:
+        """A rank's rows, as `read` gives them."""
+        starts = bounds(self.rows, world_size)
+        return Shard(self.read(starts[rank], starts[rank + 1]), self.rows)
 
     def sample(self, count: int) -> Arrays:
         """About `count` rows (all, where there are fewer), evenly spaced over the split."""

@@ -48,12 +48,12 @@ def test_the_ranking_ends_with_what_has_no_value(sign, expected):
 
 @pytest.mark.parametrize(("sign", "expected"), [(1, 6), (-1, 0)])
 def test_the_best_was_trained_to_its_end_and_is_a_number(sign, expected):
-    found = analysis.best(Sweep("flights", {}, "auc", sign, TRIALS))
+    found = Sweep("flights", {}, "auc", sign, TRIALS).best
     assert found is not None and found.number == expected
 
 
 def test_where_all_were_stopped_the_best_of_them_counts():
-    found = analysis.best(Sweep("flights", {}, "auc", 1, [trial(0, math.nan), trial(1, 0.6, state="stopped")]))
+    found = Sweep("flights", {}, "auc", 1, [trial(0, math.nan), trial(1, 0.6, state="stopped")]).best
     assert found is not None and found.number == 1
 
 

@@ -26,25 +26,17 @@ from rayloom.errors import DivergedError, RayloomError, TrainingError
 from rayloom.features import FeatureState
 from rayloom.launchers.group import process_group
 from rayloom.training import Epoch
-from rayloom.worker import Shard, Worker, bounds
+from rayloom.worker import Shard, Worker
 
 Splits = dict[str, Encoded]
-
-
-def shards_of(splits: Splits, rank: int, world_size: int) -> dict[str, Shard]:
-    """A rank's rows of each split; without a copy, where a split is one block on this node."""
-    found = {}
-    for name, encoded in splits.items():
-        starts = bounds(encoded.rows, world_size)
-        found[name] = Shard(encoded.read(starts[rank], starts[rank + 1]), encoded.rows)
-    return found
 
 
 class Solo:
     """One worker, in this process."""
 
     def __init__(self, splits: Splits, gpu: bool):
-        self.shards, self.device = shards_of(splits, 0, 1), "cuda:0" if gpu else "cpu"
+        self.shards = {name: encoded.shard(0, 1) for name, encoded in splits.items()}
+        self.device = "cuda:0" if gpu else "cpu"
 
     def epochs(self, pipeline: config.Pipeline, state: FeatureState, checkpoints: Path) -> Iterator[Epoch]:
         """A run, epoch by epoch; raises as `rayloom.training.epochs` does."""
@@ -75,7 +67,7 @@ class Member:
         """Meets the others and takes its rows, once for all runs."""
         store = self.store or TCPStore(host, port, self.world_size, is_master=False)
         self.group.enter_context(process_group(self.rank, self.world_size, self.device, self.timeout_s, store))
-        self.shards = shards_of(splits, self.rank, self.world_size)
+        self.shards = {name: encoded.shard(self.rank, self.world_size) for name, encoded in splits.items()}
 
     def begin(self, pipeline: config.Pipeline, state: FeatureState, checkpoints: Path) -> None:
         worker = Worker(self.rank, self.world_size, self.device, checkpoints)

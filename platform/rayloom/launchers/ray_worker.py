@@ -14,7 +14,7 @@ from rayloom.datasets import Encoded
 from rayloom.features import FeatureState
 from rayloom.launchers import failures
 from rayloom.launchers.group import process_group
-from rayloom.worker import Shard, Worker, bounds
+from rayloom.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def run(given: dict[str, Given]) -> None:
         store = _store(rank, world_size) if world_size > 1 else None
         with process_group(rank, world_size, device, job.pipeline.train.timeout_s, store):
             timeline["group joined"] = time.time()
-            shards = {name: _shard(encoded, rank, world_size) for name, encoded in job.splits.items()}
+            shards = {name: encoded.shard(rank, world_size) for name, encoded in job.splits.items()}
             timeline["rows read"] = time.time()
             worker = Worker(rank, world_size, device, job.folder, ray.train.report, timeline)
             training.train(job.pipeline, job.state, worker, shards)
@@ -63,8 +63,3 @@ def _store(rank: int, world_size: int) -> TCPStore:
     store = TCPStore(host, 0, world_size, is_master=True, wait_for_workers=False) if rank == 0 else None
     host, port = broadcast_from_rank_zero((host, store.port if store else 0))
     return store or TCPStore(host, port, world_size, is_master=False)
-
-
-def _shard(encoded: Encoded, rank: int, world_size: int) -> Shard:
-    starts = bounds(encoded.rows, world_size)
-    return Shard(encoded.read(starts[rank], starts[rank + 1]), encoded.rows)

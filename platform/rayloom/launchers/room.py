@@ -5,9 +5,9 @@ from rayloom.datasets import Encoded
 from rayloom.errors import DataError
 
 
-def per_worker(settings: config.Train) -> dict[str, float]:
+def per_worker(settings: config.Train, gpu_share: float = 1.0) -> dict[str, float]:
     """Ray resources of one worker."""
-    return {"CPU": float(settings.cpus), **({"GPU": 1.0} if settings.gpu else {}), **settings.resources}
+    return {"CPU": float(settings.cpus), **({"GPU": gpu_share} if settings.gpu else {}), **settings.resources}
 
 
 def require(pipeline: config.Pipeline, workers: int | None = None) -> None:

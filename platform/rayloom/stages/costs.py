@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rayloom import cluster, config, evaluation, feeding, launchers, models, tracking, training
+from rayloom import cluster, config, evaluation, launchers, tracking
 from rayloom.costs import bare, parameter_server, report
 from rayloom.costs.table import Cost, Costs, of_launcher, over_rounds
 from rayloom.datasets import DatasetVersion
 from rayloom.errors import ConfigError, LeftoverError
-from rayloom.launchers.result import Result
 from rayloom.runs import Run, say
-from rayloom.stages.model import Prepared, prepare
+from rayloom.stages.model import Prepared, prepare, scores
 
 SERVER_STEPS, SERVER_SECONDS = 200, 60.0
 """The most steps and seconds of the parameter server: enough for a steady speed."""
@@ -85,22 +84,14 @@ def _launch(run: Run, task: Prepared, name: str, settings: config.Train, turn: s
         stage.parts.update(result.timeline)
     metric, _ = evaluation.selection(pipeline.evaluate, len(task.state.classes))
     weights = hashlib.sha256((result.best.folder / "model.safetensors").read_bytes()).hexdigest()
-    auc, validation = _test_auc(task, result), result.best_metrics()[f"validation_{metric}"]
+    chosen, test = result.best_metrics(), task.splits["test"]
+    auc = scores(task, result.best.folder / "model.safetensors", test.read(0, test.rows), chosen)["auc"]
+    validation = chosen[f"validation_{metric}"]
     cost = of_launcher(name, result.history, result.timeline, validation, auc, weights)
     folder = run.folder.with_name(training_run)
     folder.rename(run.folder / place)
     say(f"  first step after {cost.first_step_s:.1f} s, then {cost.samples_per_s:,.0f} samples/s; test AUC {auc:.4f}")
     return cost
-
-
-def _test_auc(task: Prepared, result: Result) -> float:
-    """Of the best epoch's answers for all test rows, as its bundle would give them."""
-    network = models.build(task.pipeline.model, task.state)
-    network.load_state_dict(result.best.weights())
-    test, chosen = task.splits["test"].read(0, task.splits["test"].rows), result.best_metrics()
-    logits = training.predict(network, feeding.Streamed(test, "cpu"), training.EVALUATION_ROWS).numpy()
-    answers = evaluation.probabilities(logits, chosen["validation_temperature"])
-    return evaluation.score(test["label"], answers, chosen.get("validation_threshold", 0.5))["auc"]
 
 
 @contextmanager

@@ -8,7 +8,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, TextIO
 
-from rayloom import bundle, checkpoints, config, datasets, evaluation, features, launchers, models, tracking, training
+import numpy as np
+from safetensors.torch import load_file
+
+from rayloom import bundle, checkpoints, config, datasets, evaluation, features, feeding, launchers, models, tracking, training
 from rayloom.bundle import Bundle, BundleConfig, Golden
 from rayloom.datasets import DatasetVersion, Encoded
 from rayloom.errors import DivergedError, TrainingError
@@ -16,6 +19,7 @@ from rayloom.features import FeatureState
 from rayloom.launchers.result import Result, folder_of
 from rayloom.runs import Run, say
 from rayloom.tracking import ModelVersion
+from rayloom.worker import Arrays
 
 LEAK_ROWS = 100_000
 """Training rows that the leak check looks at, evenly spaced."""
@@ -172,6 +176,25 @@ def register(run: Run, dataset: DatasetVersion, prepared: Prepared, fit: Fit) ->
     version = tracking.record_training(pipeline, run.id, dataset.manifest.id, fit.history, made)
     summarize_registry(run, version, tracking.CHALLENGER)
     return Trained(version, made, prepared.splits["train"])
+
+
+def answers(prepared: Prepared, weights: Path, rows: Arrays, metrics: dict[str, float]) -> np.ndarray:
+    """Calibrated probabilities of rows, as the bundle of these weights would give them.
+
+    Args:
+        weights: a safetensors file.
+        metrics: of the epoch that chose the temperature.
+    """
+    network = models.build(prepared.pipeline.model, prepared.state)
+    network.load_state_dict(load_file(weights))
+    logits = training.predict(network, feeding.Streamed(rows, "cpu"), training.EVALUATION_ROWS).numpy()
+    return evaluation.probabilities(logits, metrics["validation_temperature"])
+
+
+def scores(prepared: Prepared, weights: Path, rows: Arrays, metrics: dict[str, float]) -> dict[str, float]:
+    """Metrics of those answers, at the threshold of that epoch."""
+    given = answers(prepared, weights, rows, metrics)
+    return evaluation.score(rows["label"], given, metrics.get("validation_threshold", 0.5))
 
 
 def _refuse_leaks(pipeline: config.Pipeline, state: FeatureState, encoded: Encoded) -> None:

@@ -13,21 +13,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 
-import numpy as np
 import pyarrow as pa
 import yaml
-from safetensors.torch import load_file
 
-from rayloom import config, evaluation, feeding, models, training
+from rayloom import config, evaluation, models, tracking, training
 from rayloom.datasets import DatasetVersion, Encoded
 from rayloom.errors import ConfigError, TrainingError
 from rayloom.runs import Run, say
-from rayloom.stages.model import Fit, Prepared, Trained, launch, prepare, register
+from rayloom.stages.model import Fit, Prepared, Trained, answers, launch, prepare, register, scores
 from rayloom.tuning import records, report, space, study, sweep, trial
 from rayloom.tuning.recording import Recording
 from rayloom.tuning.sweep import Listener
 from rayloom.tuning.table import Table
-from rayloom.worker import Arrays
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ def sweep_rows(
         if memory.trials():
             say(f"  goes on: {len(memory.trials())} trials were given out, {memory.adopt()} of them were running")
         job = trial.Job(own, prepared.state, sweep.consolidated(prepared.splits), folder, metric)
-        tags = {"rayloom.dataset": dataset, "rayloom.outcome": "sweep"}
+        tags = {tracking.DATASET_TAG: dataset, tracking.OUTCOME_TAG: "sweep"}
         with _resumable(folder), Recording(pipeline, folder.name, tags) as recording:
             with Table(metric, own.tune.trials, sign=sign) as table:
                 for known in memory.trials():
@@ -241,11 +238,9 @@ def _with_validation(run: Run, found: Found) -> Prepared:
     """The rows and settings to train once more with."""
     given, splits = found.prepared, found.prepared.splits
     both = Encoded(splits["train"].blocks + splits["validation"].blocks, splits["train"].sizes + splits["validation"].sizes)
-    narrow = run.pipeline.tune.workers_per_trial == 1
-    where = {"launcher": "inline", "workers": 1, "min_workers": None, "local_mode": False} if narrow else {}
-    settings = found.pipeline.train.model_copy(update={"epochs": found.best.best_epoch, "patience": None, **where})
-    model = models.resolve(found.pipeline.model, given.state)
-    pipeline = found.pipeline.model_copy(update={"train": settings, "model": model})
+    own = trial.of_trial(found.pipeline) if run.pipeline.tune.workers_per_trial == 1 else found.pipeline
+    settings = own.train.model_copy(update={"epochs": found.best.best_epoch, "patience": None})
+    pipeline = own.model_copy(update={"train": settings, "model": models.resolve(own.model, given.state)})
     return replace(given, pipeline=pipeline, splits={"train": both, "validation": splits["validation"]})
 
 
@@ -255,15 +250,7 @@ def _fit(run: Run, dataset: DatasetVersion, prepared: Prepared, best: records.Tr
     result = launch(run, dataset, seeded, training_run)
     rows = prepared.splits["validation"].read(0, min(training.GOLDEN_ROWS, prepared.splits["validation"].rows))
     weights = result.last.folder / "model.safetensors"
-    return Fit(weights, best.metrics, _answers(prepared, weights, rows, best.metrics).tolist(), result.history)
-
-
-def _answers(prepared: Prepared, weights: Path, rows: Arrays, metrics: dict[str, float]) -> np.ndarray:
-    """Calibrated probabilities of rows, as the model's bundle will give them."""
-    network = models.build(prepared.pipeline.model, prepared.state)
-    network.load_state_dict(load_file(weights))
-    logits = training.predict(network, feeding.Streamed(rows, "cpu"), training.EVALUATION_ROWS).numpy()
-    return evaluation.probabilities(logits, metrics["validation_temperature"])
+    return Fit(weights, best.metrics, answers(prepared, weights, rows, best.metrics).tolist(), result.history)
 
 
 def _say_spread(run: Run, dataset: DatasetVersion, prepared: Prepared, fits: dict[int, Fit]) -> None:
@@ -273,8 +260,7 @@ def _say_spread(run: Run, dataset: DatasetVersion, prepared: Prepared, fits: dic
     metric, _ = evaluation.selection(run.pipeline.evaluate, len(prepared.state.classes))
     found = []
     for seed, fit in fits.items():
-        answers = _answers(prepared, fit.weights, rows, fit.metrics)
-        found.append(evaluation.score(rows["label"], answers, fit.metrics.get("validation_threshold", 0.5))[metric])
+        found.append(scores(prepared, fit.weights, rows, fit.metrics)[metric])
         say(f"  seed {seed}: test {metric} {found[-1]:.4f}")
     spread = stdev(found) if len(found) > 1 else 0.0
     run.summary["seeds"] = {f"test {metric}": mean(found), "standard deviation": spread, "seeds": len(found)}

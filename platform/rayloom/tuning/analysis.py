@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rayloom.config import Param
@@ -27,11 +27,6 @@ def ranked(trials: Sequence[Trial], sign: int) -> list[Trial]:
         return (0, -sign * value, trial.number) if value is not None and math.isfinite(value) else (1, 0, trial.number)
 
     return sorted(trials, key=order)
-
-
-def best(sweep: Sweep) -> Trial | None:
-    """As `Sweep.best`, of the judged trials: one whose value is not finite is never the best."""
-    return replace(sweep, trials=judged(sweep.trials)).best
 
 
 def pareto(trials: Sequence[Trial], sign: int) -> list[Trial]:

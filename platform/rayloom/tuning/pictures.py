@@ -76,7 +76,7 @@ def _upward(sweep: Sweep, trials: Sequence[Trial]) -> Axis:
 
 def _looks(sweep: Sweep, trials: Sequence[Trial]) -> dict[int, str]:
     """Classes by number of the given trials, best first: by rank, since a few bad values would leave all others alike."""
-    best, steps = analysis.best(sweep), max(1, len(trials) - 1)
+    best, steps = sweep.best, max(1, len(trials) - 1)
     looks = {trial.number: f"v{round((page.SHADES - 1) * (1 - place / steps) ** 1.5)}" for place, trial in enumerate(trials)}
     looks |= {trial.number: "failed" for trial in trials if trial.state == "failed"}
     return looks | ({best.number: "best"} if best else {})
@@ -84,7 +84,7 @@ def _looks(sweep: Sweep, trials: Sequence[Trial]) -> dict[int, str]:
 
 def _last(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
     """The given trials, best first, in the order in which they are drawn: the best above all others."""
-    best = analysis.best(sweep)
+    best = sweep.best
     return sorted(reversed(trials), key=lambda trial: best is not None and trial.number == best.number)
 
 
@@ -174,7 +174,7 @@ def _dots(sweep: Sweep, trials: Sequence[Trial], across: Callable[[Trial], Any],
         across: a trial's value on the axis across.
         always: trials that are drawn also where there are so many that others are not.
     """
-    best = analysis.best(sweep)
+    best = sweep.best
     looks = {"complete": "c0", "stopped": "c5"}
     drawn = {trial.number: trial for trial in [*analysis.thinned(trials, sweep.sign, MOST_DOTS), *always]}
     order = sorted(

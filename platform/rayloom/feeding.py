@@ -52,7 +52,8 @@ class Resident:
     def take(self, parts: Iterable[Tensor]) -> Iterator[Batch]:
         for rows in parts:
             there = rows.to(self.device)
-            yield {name: values[there] for name, values in self.data.items()}
+            # Not values[there]: that asks for far more than whole rows, and takes three times as long.
+            yield {name: values.index_select(0, there) for name, values in self.data.items()}
 
 
 @dataclass

@@ -150,6 +150,7 @@ class Loop:
             if step < self.steps:
                 self.look(epoch, step)
         loss = self.agreed_loss() / self.rows.total
+        self.require_finite_weights()
         seconds = time.perf_counter() - began
         metrics = self.validate()
         self.loss_sum.zero_()
@@ -196,6 +197,7 @@ class Loop:
         if wanted.every_seconds and not is_due:
             is_due = self.agree(time.perf_counter() - self.saved_at >= wanted.every_seconds)
         if is_due:
+            self.require_finite_weights()
             self.save(epoch, step)
             self.saved_at = time.perf_counter()
 
@@ -203,17 +205,28 @@ class Loop:
         """The summed loss of the epoch's rows so far, over all ranks.
 
         Raises:
-            DivergedError: it or a weight is not finite (on all ranks together, since they agree on both).
+            DivergedError: it is not finite; on all ranks together.
         """
         loss = float(parallel.sum_over_ranks(self.loss_sum.clone(), self.worker))
-        # A gradient may overflow where the loss did not; ranks agree on the weights without asking, since theirs are equal.
-        if not math.isfinite(loss) or not is_finite(parallel.unwrap(self.model)):
-            what = "weights are no longer finite" if math.isfinite(loss) else f"training loss became {loss}"
-            raise DivergedError(
-                f"The {what} in epoch {len(self.history)}: the run diverged; lower train.lr (now {self.settings.lr:g}), raise "
-                f"train.warmup, or set train.clip_norm."
-            )
+        if not math.isfinite(loss):
+            raise self.diverged(f"training loss became {loss}")
         return loss
+
+    def require_finite_weights(self) -> None:
+        """A gradient may overflow where the loss did not. Each step that follows would show it in the loss; this is for where
+        none follows before weights are used. Ranks agree without asking, since their weights are equal.
+
+        Raises:
+            DivergedError: a weight is not finite.
+        """
+        if not is_finite(parallel.unwrap(self.model)):
+            raise self.diverged("weights are no longer finite")
+
+    def diverged(self, what: str) -> DivergedError:
+        return DivergedError(
+            f"The {what} in epoch {len(self.history)}: the run diverged; lower train.lr (now {self.settings.lr:g}), raise "
+            f"train.warmup, or set train.clip_norm."
+        )
 
     def agree(self, value: Any) -> Any:
         """Rank 0's value on all ranks."""

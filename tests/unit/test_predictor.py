@@ -17,9 +17,16 @@ from rayloom import bundle, config, evaluation, features, models
 from rayloom.bundle import BundleConfig, Golden
 from rayloom.errors import BundleError, InvalidRecords
 from rayloom.features import CategoryState, DateState, FeatureState, HashState, ImageState, TextState
-from rayloom.serving.predictor import HEAVY_ROWS, ROWS, Predictor, parse
+from rayloom.serving.predictor import HEAVY_ROWS, ROWS, Predictor
+from rayloom.serving.schema import Schema
 
 GOOD = {"day": "2013-11-04", "carrier": "AA", "distance": 500, "wind": 7.5}
+
+
+def parse(records, columns) -> pa.Table:
+    """Records as the table that a model is given."""
+    schema = Schema(columns)
+    return schema.table(schema.read(records))
 
 
 @pytest.fixture

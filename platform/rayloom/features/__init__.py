@@ -9,9 +9,12 @@
     labels(state, table)       the rows' labels
     unseen(state, table)       which categories training did not know
 
-A kind of feature is a module of this package with summarize, merge, fit and apply, and a line in KINDS. Summaries are bounded
-in size, and the same state comes out however the rows were cut into blocks. `apply` works row by row: a row's arrays do not
-depend on the rows beside it. NumPy, Arrow, tokenizers and Pillow only; no Ray, Spark or torch.
+`Transform(state)` has the last one and `apply` as methods, for a server, which calls them for a row at a time.
+
+A kind of feature is a module of this package with summarize, merge, fit and prepare (columns of the kind to an object whose
+`apply(table)` gives what each is to a model), and a line in KINDS. Summaries are bounded in size, and the same state comes out
+however the rows were cut into blocks. `apply` works row by row: a row's arrays do not depend on the rows beside it. NumPy,
+Arrow, tokenizers and Pillow only; no Ray, Spark or torch.
 """
 
 from types import ModuleType
@@ -124,6 +127,39 @@ def fit(spec: Features, summary: Summary) -> tuple[FeatureState, list[str]]:
     return FeatureState(label=spec.label, columns=learned, classes=known), warnings
 
 
+class Transform:
+    """`apply` and `unseen` of one state, with what they need of it made ready once: for rows that come few at a time.
+
+    Args:
+        state: what `fit` learned.
+    """
+
+    def __init__(self, state: FeatureState):
+        self.names = list(state.columns)
+        groups: dict[ModuleType, dict[str, ColumnState]] = {}
+        for name, column in state.columns.items():
+            groups.setdefault(STATES[column.kind], {})[name] = column
+        self.groups = {module: module.prepare(group) for module, group in groups.items()}
+
+    def apply(self, table: pa.Table) -> dict[str, np.ndarray]:
+        """See `features.apply`."""
+        columns.require_names(self.names, table.column_names)
+        found = {name: inputs for group in self.groups.values() for name, inputs in group.apply(table).items()}
+        parts: columns.Inputs = {"numbers": [], "categories": []}
+        for name in self.names:
+            for key, arrays in found[name].items():
+                parts.setdefault(key, []).extend(arrays)
+        return {
+            "numbers": _columns_to_matrix(parts.pop("numbers"), len(table), np.float32),
+            "categories": _columns_to_matrix(parts.pop("categories"), len(table), np.int64),
+            **{key: arrays[0] for key, arrays in parts.items()},
+        }
+
+    def unseen(self, table: pa.Table) -> dict[str, np.ndarray]:
+        """See `features.unseen`."""
+        return self.groups[categories].unseen(table) if categories in self.groups else {}
+
+
 def apply(state: FeatureState, table: pa.Table) -> dict[str, np.ndarray]:
     """A model's inputs.
 
@@ -138,16 +174,7 @@ def apply(state: FeatureState, table: pa.Table) -> dict[str, np.ndarray]:
     Raises:
         DataError: the table lacks a column of `state`, or an image cannot be decoded.
     """
-    columns.require_names(state.columns, table.column_names)
-    parts: dict[str, list[np.ndarray]] = {"numbers": [], "categories": []}
-    for name, column in state.columns.items():
-        for key, arrays in STATES[column.kind].apply(column, Column(name, table)).items():
-            parts.setdefault(key, []).extend(arrays)
-    return {
-        "numbers": _columns_to_matrix(parts.pop("numbers"), len(table), np.float32),
-        "categories": _columns_to_matrix(parts.pop("categories"), len(table), np.int64),
-        **{key: arrays[0] for key, arrays in parts.items()},
-    }
+    return Transform(state).apply(table)
 
 
 def _columns_to_matrix(given: list[np.ndarray], rows: int, dtype: type) -> np.ndarray:
@@ -163,9 +190,7 @@ def unseen(state: FeatureState, table: pa.Table) -> dict[str, np.ndarray]:
     Returns:
         bool (n,) by the name of each category that has such a value in one of the n rows; hashed ones have no vocabulary.
     """
-    known = {name: column for name, column in state.columns.items() if isinstance(column, CategoryState)}
-    found = {name: categories.unseen(column, Column(name, table)) for name, column in known.items()}
-    return {name: where for name, where in found.items() if where.any()}
+    return Transform(state).unseen(table)
 
 
 __all__ = [
@@ -182,6 +207,7 @@ __all__ = [
     "RankState",
     "Summary",
     "TextState",
+    "Transform",
     "apply",
     "check",
     "check_types",

@@ -1,7 +1,8 @@
 """Categories: a vocabulary learned from the training split, as embedding indices or one-hot; or hashed, without one."""
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 from rayloom import sketch
 from rayloom.config.features import Category
 from rayloom.errors import DataError
-from rayloom.features.columns import Column, record_type
+from rayloom.features.columns import Column, Inputs, record_type
 from rayloom.features.state import USELESS, CategoryState, HashState
 
 MOST_VALUES, MOST_CHARACTERS = 1_000_000, 50_000_000
@@ -18,6 +19,10 @@ MOST_VALUES, MOST_CHARACTERS = 1_000_000, 50_000_000
 
 FEW, UNIQUE_SHARE = 1000, 0.5
 """Over FEW values that are over UNIQUE_SHARE of the rows make an identifier or free text, no category."""
+
+STRING = pa.string()
+FEW_ROWS = 32
+"""Rows up to which a dictionary is faster than Arrow, which makes its own of the whole vocabulary for each call."""
 
 MOST_ONE_HOT = 1000
 """Values of a one-hot category: each is a column of numbers."""
@@ -99,26 +104,64 @@ def _doubts(feature: Category, values: Collection[str], constant: bool) -> list[
     return [] if values else [f"has no value that occurs {feature.min_count} times {USELESS}"]
 
 
-def apply(state: CategoryState | HashState, column: Column) -> dict[str, list[np.ndarray]]:
-    values = column.values
-    if state.constant:
-        index = np.zeros(len(values), np.int64)
-    elif isinstance(state, HashState):
-        index = _hash(values, state.buckets)
-    else:
-        index = pc.add(pc.fill_null(_places(state, values), -1), 1).to_numpy()
-    if isinstance(state, CategoryState) and state.encode == "one_hot":
-        return {"numbers": [index == place + 1 for place in range(len(state.values))]}
-    return {"categories": [index]}
+class Vocabulary:
+    """A category's known values, ready to be looked up: few in a dictionary, many by Arrow, which makes its own each time."""
+
+    def __init__(self, values: list[str]):
+        self.values = values
+
+    @cached_property
+    def indices(self) -> dict[str | None, int]:
+        return {text: place + 1 for place, text in enumerate(self.values)}
+
+    @cached_property
+    def array(self) -> pa.Array:
+        return pa.array(self.values, STRING)
+
+    def index(self, values: pa.ChunkedArray) -> np.ndarray:
+        """int64 (n,): i + 1 for the value values[i] of the vocabulary, 0 for one that is missing or not in it."""
+        texts = _texts(values)
+        if len(texts) <= FEW_ROWS:
+            return np.array([self.indices.get(text, 0) for text in texts.to_pylist()], np.int64)
+        return pc.add(pc.fill_null(pc.index_in(texts, value_set=self.array), -1), 1).to_numpy().astype(np.int64)
 
 
-def unseen(state: CategoryState, column: Column) -> np.ndarray:
-    """bool (n,): there is a value, and it is not in the vocabulary."""
-    return pc.and_(pc.is_null(_places(state, column.values)), pc.is_valid(column.values)).to_numpy()
+class Encoder:
+    """All columns of categories."""
+
+    def __init__(self, columns: Mapping[str, CategoryState | HashState]):
+        self.columns = columns
+        self.known = {name: Vocabulary(column.values) for name, column in columns.items() if isinstance(column, CategoryState)}
+
+    def apply(self, table: pa.Table) -> dict[str, Inputs]:
+        """What each column gives: an index, or for one-hot a 0/1 number for each known value."""
+        return {name: self._apply(name, column, table[name]) for name, column in self.columns.items()}
+
+    def _apply(self, name: str, state: CategoryState | HashState, values: pa.ChunkedArray) -> Inputs:
+        if state.constant:
+            index = np.zeros(len(values), np.int64)
+        elif isinstance(state, HashState):
+            index = _hash(values, state.buckets)
+        else:
+            index = self.known[name].index(values)
+        if isinstance(state, CategoryState) and state.encode == "one_hot":
+            return {"numbers": [index == place + 1 for place in range(len(state.values))]}
+        return {"categories": [index]}
+
+    def unseen(self, table: pa.Table) -> dict[str, np.ndarray]:
+        """bool (n,) by the name of each category in which a value is there and not in the vocabulary, where there are some."""
+        found = {}
+        for name, vocabulary in self.known.items():
+            where = vocabulary.index(table[name]) == 0
+            if where.any():
+                where &= table[name].is_valid().to_numpy()
+                if where.any():
+                    found[name] = where
+        return found
 
 
-def _places(state: CategoryState, values: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.index_in(_texts(values), value_set=pa.array(state.values, pa.string()))
+def prepare(columns: Mapping[str, CategoryState | HashState]) -> Encoder:
+    return Encoder(columns)
 
 
 def _hash(values: pa.ChunkedArray, buckets: int) -> np.ndarray:
@@ -134,4 +177,4 @@ def _digest(text: str) -> int:
 
 
 def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.cast(values, pa.string())
+    return values if values.type == STRING else pc.cast(values, STRING)

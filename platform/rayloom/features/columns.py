@@ -1,8 +1,10 @@
 """A feature's column among its rows, and which Arrow types a feature and the label may have: found before a row is read."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
@@ -29,6 +31,21 @@ class Column:
         return f"in row {index} of '{self.name}'"
 
 
+Inputs = dict[str, list[np.ndarray]]
+"""What a column gives to a model: by "numbers", "categories", "tokens", "mask" or "image", arrays (n, ...) of n rows."""
+
+
+class OneByOne:
+    """Columns of a kind that has nothing to make ready: each by the kind's `apply`."""
+
+    def __init__(self, columns: Mapping[str, Any], apply_one: Callable[[Any, Column], Inputs]):
+        self.columns, self.apply_one = columns, apply_one
+
+    def apply(self, table: pa.Table) -> dict[str, Inputs]:
+        """What each column gives."""
+        return {name: self.apply_one(column, Column(name, table)) for name, column in self.columns.items()}
+
+
 def require(spec: Features, schema: pa.Schema) -> None:
     """Holds the columns' types against what their kinds need.
 
@@ -43,8 +60,9 @@ def require(spec: Features, schema: pa.Schema) -> None:
 
 def require_names(names: Iterable[str], known: list[str]) -> None:
     """Raises DataError for the first of `names` that is not among the rows' columns."""
+    found = set(known)
     for name in names:
-        if name not in known:
+        if name not in found:
             raise DataError(f"The rows have no column '{name}'{hint(name, known)}")
 
 

@@ -1,12 +1,17 @@
 """Dates: each part a category of its own."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rayloom.config.features import Date
-from rayloom.features.columns import Column
+from rayloom.features.columns import Column, Inputs, OneByOne
 from rayloom.features.state import USELESS, DateState
+
+EPOCH_WEEKDAY = 3
+"""1 January 1970, from which days are counted, was a Thursday."""
 
 
 def summarize(feature: Date, column: Column) -> dict:
@@ -26,20 +31,32 @@ def fit(name: str, feature: Date, summary: dict) -> tuple[DateState, list[str]]:
     return DateState(parts=list(feature.parts), constant=empty or constant), warnings
 
 
-def apply(state: DateState, column: Column) -> dict[str, list[np.ndarray]]:
+def prepare(columns: Mapping[str, DateState]) -> OneByOne:
+    return OneByOne(columns, _apply)
+
+
+def _apply(state: DateState, column: Column) -> Inputs:
     if state.constant:
         return {"categories": [np.zeros(len(column.values), np.int64) for _ in state.parts]}
-    days = _days(column.values)
-    part_of = {
-        "weekday": lambda: pc.day_of_week(days),
-        "month": lambda: pc.subtract(pc.month(days), 1),
-        "day": lambda: pc.subtract(pc.day(days), 1),
-    }
-    return {"categories": [pc.add(pc.fill_null(part_of[part](), -1), 1).to_numpy() for part in state.parts]}
+    days = _days(column.values).to_numpy().astype("datetime64[D]", copy=False)
+    missing = np.isnat(days)
+    return {"categories": [np.where(missing, 0, _part(part, days) + 1) for part in state.parts]}
+
+
+def _part(part: str, days: np.ndarray) -> np.ndarray:
+    """int64 (n,) from 0: the weekday, the month, or the day of the month."""
+    if part == "weekday":
+        return (days.astype(np.int64) + EPOCH_WEEKDAY) % 7
+    months = days.astype("datetime64[M]")
+    if part == "month":
+        return months.astype(np.int64) % 12
+    return (days - months.astype("datetime64[D]")).astype(np.int64)
 
 
 def _days(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Dates; those of timestamps in UTC, whatever time zone they are shown in."""
+    if pa.types.is_date32(values.type):
+        return values
     if pa.types.is_timestamp(values.type):
         values = pc.cast(values, pa.timestamp(values.type.unit, "UTC"))
     return pc.cast(values, pa.date32())

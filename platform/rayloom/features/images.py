@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from PIL import Image as Pillow
@@ -10,7 +11,7 @@ from PIL import UnidentifiedImageError
 from rayloom import sketch
 from rayloom.config.features import Image
 from rayloom.errors import DataError
-from rayloom.features.columns import Column
+from rayloom.features.columns import Column, Inputs, OneByOne
 from rayloom.features.state import USELESS, ImageState
 
 MOST_PIXELS = 4096 * 4096
@@ -75,7 +76,11 @@ def fit(name: str, feature: Image, summary: dict) -> tuple[ImageState, list[str]
     return state, [] if any(deviation) else [f"is constant {USELESS}"]
 
 
-def apply(state: ImageState, column: Column) -> dict[str, list[np.ndarray]]:
+def prepare(columns: Mapping[str, ImageState]) -> OneByOne:
+    return OneByOne(columns, _apply)
+
+
+def _apply(state: ImageState, column: Column) -> Inputs:
     """{"image": float32 (n, channels, height, width)}; 0, the mean, where an image is missing.
 
     Raises:

@@ -1,5 +1,7 @@
 """Numbers: imputed, scaled, flagged where missing."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -7,7 +9,7 @@ import pyarrow.compute as pc
 from rayloom import sketch
 from rayloom.config.features import Number
 from rayloom.errors import DataError
-from rayloom.features.columns import Column
+from rayloom.features.columns import Column, Inputs
 from rayloom.features.state import CLIP, USELESS, ConstantState, NumberState, RankState
 
 LARGEST = 1e100
@@ -18,6 +20,12 @@ UNSCALED_LIMIT = 1e30
 
 KNOTS = 101
 """Quantiles that stand for a distribution under `scale: quantile`, evenly spaced from the smallest to the largest value."""
+
+FEW = 1024
+"""Rows up to which all columns are scaled together."""
+
+FLOAT64 = pa.float64()
+UNSCALED = NumberState(center=0.0, spread=1.0, impute=0.0, flag=False)
 
 Numbers = NumberState | RankState | ConstantState
 
@@ -83,19 +91,60 @@ def _stable(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-def apply(state: Numbers, column: Column) -> dict[str, list[np.ndarray]]:
-    numbers = _finite(column.values)
-    missing = np.isnan(numbers)
-    if isinstance(state, ConstantState):
-        scaled = np.zeros(len(numbers))
-    else:
-        numbers[missing] = state.impute
-        scaled = _rank(state, numbers) if isinstance(state, RankState) else _scale(state, numbers)
-    return {"numbers": [scaled, missing] if state.flag else [scaled]}
+class Scaler:
+    """All columns of numbers. Of few rows they are scaled together, which costs as much as one by itself; of many each alone,
+    so that memory is bounded. What is done to a number is the same.
+
+    Args:
+        columns: at least one.
+    """
+
+    def __init__(self, columns: Mapping[str, Numbers]):
+        self.columns = columns
+        self.floats = pa.schema([(name, FLOAT64) for name in columns])
+        scales = [column if isinstance(column, NumberState) else UNSCALED for column in columns.values()]
+        self.center, self.spread, self.limit = (
+            np.array([[getattr(scale, key)] for scale in scales]) for key in ("center", "spread", "limit")
+        )
+        self.impute = np.array([[getattr(column, "impute", 0.0)] for column in columns.values()])
+
+    def apply(self, table: pa.Table) -> dict[str, Inputs]:
+        """What each column gives: the scaled numbers, and where they are missing."""
+        names = list(self.columns)
+        size = len(names) if len(table) <= FEW else 1
+        found: dict[str, Inputs] = {}
+        for start in range(0, len(names), size):
+            part = slice(start, start + size)
+            found |= self._scale(part, names[part], self._floats(table, names[part]))
+        return found
+
+    def _floats(self, table: pa.Table, names: list[str]) -> np.ndarray:
+        """float64 (columns, n), with NaN for values that are missing; at once where the rows are as a request's are."""
+        chosen = table.select(names)
+        if len(names) > 1 and chosen.schema.equals(self.floats) and len(batches := chosen.to_batches()) == 1:
+            return batches[0].to_tensor(null_to_nan=True, row_major=False).to_numpy().T
+        return np.stack([_floats(values) for values in chosen.columns])
+
+    def _scale(self, part: slice, names: list[str], numbers: np.ndarray) -> dict[str, Inputs]:
+        """Numbers (columns, n), with NaN where they are missing."""
+        present = np.abs(numbers) <= LARGEST
+        numbers = np.where(present, numbers, self.impute[part])
+        limit = self.limit[part]
+        scaled = np.clip((numbers - self.center[part]) / self.spread[part], -limit, limit)
+        missing = ~present
+        found: dict[str, Inputs] = {}
+        for row, name in enumerate(names):
+            column = self.columns[name]
+            if isinstance(column, RankState):
+                scaled[row] = _rank(column, numbers[row])
+            elif isinstance(column, ConstantState):
+                scaled[row] = 0.0
+            found[name] = {"numbers": [scaled[row], missing[row]] if column.flag else [scaled[row]]}
+        return found
 
 
-def _scale(state: NumberState, numbers: np.ndarray) -> np.ndarray:
-    return np.clip((numbers - state.center) / state.spread, -state.limit, state.limit)
+def prepare(columns: Mapping[str, Numbers]) -> Scaler:
+    return Scaler(columns)
 
 
 def _rank(state: RankState, numbers: np.ndarray) -> np.ndarray:
@@ -109,5 +158,12 @@ def _rank(state: RankState, numbers: np.ndarray) -> np.ndarray:
 
 def _finite(values: pa.ChunkedArray) -> np.ndarray:
     """float64, with NaN for values that are missing, NaN or beyond LARGEST."""
-    numbers = pc.cast(values, pa.float64(), safe=False).to_numpy().astype(np.float64)
+    numbers = _floats(values)
     return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan)
+
+
+def _floats(values: pa.ChunkedArray) -> np.ndarray:
+    """float64, with NaN for values that are missing."""
+    if values.type != FLOAT64:
+        values = pc.cast(values, FLOAT64, safe=False)
+    return values.to_numpy().astype(np.float64, copy=False)

@@ -1,7 +1,7 @@
 """Text: the first tokens of a tokenizer, in batches. The state holds the whole tokenizer."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from rayloom.config.features import Text
 from rayloom.errors import SourceError
-from rayloom.features.columns import Column
+from rayloom.features.columns import Column, Inputs, OneByOne
 from rayloom.features.state import TextState
 from rayloom.places import locate
 
@@ -71,7 +71,11 @@ def fit(name: str, feature: Text, summary: dict) -> tuple[TextState, list[str]]:
     ]
 
 
-def apply(state: TextState, column: Column) -> dict[str, list[np.ndarray]]:
+def prepare(columns: Mapping[str, TextState]) -> OneByOne:
+    return OneByOne(columns, _apply)
+
+
+def _apply(state: TextState, column: Column) -> Inputs:
     """{"tokens": int32 (n, max_tokens), "mask": uint8 (n, max_tokens), 1 for a token and 0 for padding}."""
     tokenizer = _load(state.tokenizer, state.max_tokens)
     shape = (len(column.values), state.max_tokens)

@@ -5,11 +5,6 @@ An answer is {"probability": of the second class, "label": the class} for two cl
 record have values that training saw rarely or never; these count as unknown, so the answer may be worth less.
 """
 
-import base64
-import binascii
-import datetime
-import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +14,9 @@ from safetensors.torch import load_file
 
 from rayloom import evaluation, features, models
 from rayloom.bundle import Bundle
-from rayloom.errors import BundleError, DataError, InvalidRecords, hint
-from rayloom.features import CategoryState, ColumnState, DateState, HashState, ImageState, TextState, images
+from rayloom.errors import BundleError, DataError, InvalidRecords
+from rayloom.features import ColumnState, ImageState, TextState, images
+from rayloom.serving.schema import Schema
 
 ROWS, HEAVY_ROWS = 8192, 128
 """The most rows scored at once, and the most of those with texts or images: memory is bounded, answers are the same."""
@@ -38,10 +34,12 @@ class Predictor:
 
     def __init__(self, bundle: Bundle):
         self.bundle = bundle
+        self.schema = Schema(bundle.state.columns)
+        self.transform = features.Transform(bundle.state)
         self.threshold = float(bundle.metrics.get("validation_threshold", 0.5))
         self.temperature = float(bundle.metrics.get("validation_temperature", 1.0))
-        is_heavy = any(isinstance(column, TextState | ImageState) for column in bundle.state.columns.values())
-        self.most = HEAVY_ROWS if is_heavy else ROWS
+        self.is_heavy = any(isinstance(column, TextState | ImageState) for column in bundle.state.columns.values())
+        self.most = HEAVY_ROWS if self.is_heavy else ROWS
         self.model = models.build(bundle.config.model, bundle.state)
         try:
             self.model.load_state_dict(load_file(bundle.weights))
@@ -58,7 +56,7 @@ class Predictor:
         return evaluation.probabilities(np.concatenate(parts), self.temperature)
 
     def _logits(self, rows: pa.Table) -> np.ndarray:
-        arrays = features.apply(self.bundle.state, rows)
+        arrays = self.transform.apply(rows)
         with torch.inference_mode():
             return self.model({name: torch.from_numpy(array) for name, array in arrays.items()}).float().numpy()
 
@@ -66,19 +64,26 @@ class Predictor:
         """`predict` of a JSON list of records.
 
         Raises:
-            InvalidRecords: see `parse`.
+            InvalidRecords: see `Schema.read`, and 422 where an image cannot be used.
         """
-        return self._predict(parse(records, self.bundle.state.columns))
+        return self._predict(self.schema.table(self.schema.read(records)))
 
     def answer(self, records: Any) -> list[dict[str, Any]]:
         """What a client gets for each record of a JSON list.
 
         Raises:
-            InvalidRecords: see `parse`.
+            InvalidRecords: see `Schema.read`, and 422 where an image cannot be used.
         """
-        rows = parse(records, self.bundle.state.columns)
+        return self.answer_rows(self.schema.table(self.schema.read(records)))
+
+    def answer_rows(self, rows: pa.Table) -> list[dict[str, Any]]:
+        """What a client gets for each row of a table of the schema's types.
+
+        Raises:
+            InvalidRecords: 422 where an image cannot be used.
+        """
         answers = [self._answer(given) for given in self._predict(rows).tolist()]
-        for name, where in features.unseen(self.bundle.state, rows).items():
+        for name, where in self.transform.unseen(rows).items():
             for row in np.flatnonzero(where):
                 answers[row].setdefault("unseen", []).append(name)
         return answers
@@ -122,103 +127,6 @@ class Predictor:
         return float(differences[worst])
 
 
-def parse(records: Any, columns: dict[str, ColumnState]) -> pa.Table:
-    """A JSON list of records as a table; every field must be there, null where its value is not known.
-
-    Raises:
-        InvalidRecords: 400 where this is no list of objects or an empty one; 422 naming row and field where one is missing,
-            unknown, or of the wrong type. Images are text in base64; whether they can be decoded shows in prediction.
-    """
-    if not isinstance(records, list) or not records:
-        raise InvalidRecords(400, "expected a JSON list with at least one record")
-    for row, record in enumerate(records):
-        _check_fields(row, record, columns)
-    return pa.table({name: _column(name, column, records) for name, column in columns.items()})
-
-
-def _check_fields(row: int, record: Any, columns: dict[str, ColumnState]) -> None:
-    if not isinstance(record, dict):
-        raise InvalidRecords(422, f"expected an object, found {_kind(record)}", row)
-    if record.keys() == columns.keys():
-        return
-    for name in columns:
-        if name not in record:
-            raise InvalidRecords(422, f"field '{name}' is missing; send null where it is not known", row, name)
-    unknown = next(name for name in record if name not in columns)
-    raise InvalidRecords(422, f"unknown field '{unknown:.80}'{hint(unknown, columns)}", row, unknown[:80])
-
-
-def _column(name: str, column: ColumnState, records: list[dict]) -> pa.Array:
-    read, kind = _reading(column)
-    return pa.array(
-        [None if record[name] is None else read(row, name, record[name]) for row, record in enumerate(records)], kind
-    )
-
-
-def _reading(column: ColumnState) -> tuple[Callable[[int, str, Any], Any], pa.DataType]:
-    """What checks a field's value, where it is not null, and the type that its column has."""
-    match column:
-        case CategoryState(type="integer") | HashState(type="integer"):
-            return _whole, pa.int64()
-        case CategoryState(type="boolean") | HashState(type="boolean"):
-            return _boolean, pa.bool_()
-        case CategoryState() | HashState() | TextState():
-            return _text, pa.string()
-        case DateState():
-            return _date, pa.date32()
-        case ImageState():
-            return _image, pa.binary()
-    return _number, pa.float64()
-
-
-def _number(row: int, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRecords(422, f"field '{name}': expected a number or null, found {_kind(value)}", row, name)
-    try:
-        number = float(value)
-    except OverflowError:  # an integer of more than 308 digits
-        number = math.inf
-    if not math.isfinite(number):
-        raise InvalidRecords(422, f"field '{name}': expected a finite number", row, name)
-    return number
-
-
-def _text(row: int, name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidRecords(422, f"field '{name}': expected text or null, found {_kind(value)}", row, name)
-    return value
-
-
-def _whole(row: int, name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRecords(422, f"field '{name}': expected a whole number or null, found {_kind(value)}", row, name)
-    if not -(2**63) <= value < 2**63:
-        raise InvalidRecords(422, f"field '{name}': expected a whole number of 64 bits", row, name)
-    return value
-
-
-def _boolean(row: int, name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRecords(422, f"field '{name}': expected true, false or null, found {_kind(value)}", row, name)
-    return value
-
-
-def _date(row: int, name: str, value: Any) -> datetime.date:
-    """A date, or the date in UTC of a timestamp, which is in UTC where it does not say its offset."""
-    try:
-        moment = datetime.datetime.fromisoformat(value)
-        return moment.astimezone(datetime.UTC).date() if moment.tzinfo else moment.date()
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidRecords(422, f"field '{name}': expected a date such as '2013-11-05' or null", row, name) from None
-
-
-def _image(row: int, name: str, value: Any) -> bytes:
-    try:
-        return base64.b64decode(value, validate=True)
-    except (TypeError, ValueError, binascii.Error):
-        raise InvalidRecords(422, f"field '{name}': expected an image file in base64 or null", row, name) from None
-
-
 def _refuse_images(rows: pa.Table, columns: dict[str, ColumnState]) -> None:
     """Raises InvalidRecords for the first image that cannot be used."""
     for name, column in columns.items():
@@ -228,17 +136,3 @@ def _refuse_images(rows: pa.Table, columns: dict[str, ColumnState]) -> None:
                     _ = data is None or images.decode(column, data, f"in field '{name}'")
                 except DataError as error:
                     raise InvalidRecords(422, str(error), row, name) from None
-
-
-def _kind(value: Any) -> str:
-    """A value's type in JSON's words."""
-    names = {
-        type(None): "null",
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        str: "text",
-        list: "a list",
-        dict: "an object",
-    }
-    return names.get(type(value), type(value).__name__)

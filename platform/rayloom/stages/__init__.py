@@ -6,12 +6,25 @@ Each says what it does, records its seconds, and adds its figures to the run's s
 from rayloom import launchers
 from rayloom.datasets import DatasetVersion
 from rayloom.runs import Run
+from rayloom.stages.batch import BatchRequest, predict_batch
 from rayloom.stages.dataset import etl
 from rayloom.stages.deployment import deploy, require_room_for_replicas, serve_until_interrupted
 from rayloom.stages.model import Trained, load, train
 from rayloom.stages.verdict import evaluate
 
-__all__ = ["Trained", "check_room", "deploy", "etl", "evaluate", "load", "serve_until_interrupted", "train", "train_best"]
+__all__ = [
+    "BatchRequest",
+    "Trained",
+    "check_room",
+    "deploy",
+    "etl",
+    "evaluate",
+    "load",
+    "predict_batch",
+    "serve_until_interrupted",
+    "train",
+    "train_best",
+]
 
 
 def check_room(run: Run) -> None:

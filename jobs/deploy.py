@@ -16,7 +16,8 @@ def main() -> None:
         from rayloom import datasets, stages
 
         trained = stages.load(run, parsed.model)
-        url = stages.deploy(run, trained, datasets.get(run.pipeline, trained.version.dataset))
+        dataset = datasets.get(run.pipeline, trained.version.dataset)
+        url = stages.deploy(run, trained, dataset, follows=run.pipeline.serve.follow and parsed.model == "@champion")
         if run.local:
             stages.serve_until_interrupted(url)
 

@@ -20,4 +20,5 @@ class Arguments(BaseModel):
 
 def app(arguments: Arguments) -> Application:
     pipeline = config.load([arguments.config])
-    return build(pipeline, str(tracking.resolve(pipeline, arguments.model).version))
+    follows = pipeline.serve.follow and arguments.model == f"@{tracking.CHAMPION}"
+    return build(pipeline, tracking.resolve(pipeline, arguments.model).version, follows)

@@ -230,7 +230,7 @@ def _end(processes: list) -> None:
 
     for process in processes:
         process.terminate()
-    for process in psutil.wait_procs(processes, timeout=10)[1]:
+    for process in psutil.wait_procs(processes, timeout=3)[1]:
         process.kill()
 
 

@@ -35,7 +35,9 @@ ROOM_SECONDS = 5.0
 """How long a stage waits for resources that an earlier stage or job has just given back."""
 
 
-RAY_SERVICES = {"_AutoscalingCoordinatorActor", "_StatsActor", "TrainStateActor", "ServeController", "ProxyActor"}
+RAY_SERVICES = {
+    "_AutoscalingCoordinatorActor", "_StatsActor", "TrainStateActor", "ServeController", "ProxyActor", "HAProxyManager",
+}  # fmt: skip
 """Actors that Ray's libraries keep for the whole cluster, without resources: they end with it, and are no stage's leftovers."""
 
 

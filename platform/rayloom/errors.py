@@ -15,6 +15,8 @@
     └── LeftoverError            something of ours outlived the command; exit code 4
 
     InvalidRecords               a request body that cannot be scored: its own tree, since it answers a client, not a user
+    ├── Overloaded               a request that comes when too many are waiting, or that waits too long
+    └── Refused                  a request without a key that may ask now (rayloom.serving.keys)
 
 An error's text is one sentence or two on one line: the first says what was found and where, the second what to do.
 """
@@ -87,7 +89,8 @@ class InvalidRecords(Exception):
     """A request body that cannot be scored.
 
     Attributes:
-        status: HTTP status, 400 (not a JSON list of objects), 413 (too large) or 422 (a value is not acceptable).
+        status: HTTP status, 400 (not a JSON list of objects), 413 (too large), 415 (another type) or 422 (a value is not
+            acceptable).
         message: what was found and what is expected.
         row: index of the record in the request, counted from 0, or None where no record is at fault.
         field: name of the field at fault, or None.
@@ -104,6 +107,13 @@ class InvalidRecords(Exception):
     def body(self) -> dict:
         """The JSON error that the client receives."""
         return {"error": {"message": self.message, "row": self.row, "field": self.field}}
+
+
+class Overloaded(InvalidRecords):
+    """A request that the model has no time for: status 503, to be sent again later."""
+
+    def __init__(self, message: str):
+        super().__init__(503, message)
 
 
 def hint(name: str, known: Iterable[str]) -> str:

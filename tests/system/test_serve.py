@@ -1,32 +1,43 @@
-"""The Serve application over real HTTP: good bodies, bad bodies, and a bundle that must not become ready."""
+"""The Serve application over real HTTP: good bodies and bad ones, bundles that must not be served, and versions that take over
+while clients ask.
+"""
 
 import json
-import shutil
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import orjson
+import psutil
 import pytest
+import ray
 from ray import serve
 
 from rayloom import bundle, config, tracking
+from rayloom.errors import BundleError, ServingError
 from rayloom.serving import app
+from rayloom.stages import rollout
 
 
 @pytest.fixture(scope="module")
 def pipeline(arguments) -> config.Pipeline:
-    return config.load(arguments[1::2], ["serve.max_body_bytes=200000", "serve.max_rows=100"])
+    return config.load(arguments[1::2], ["serve.max_body_bytes=200000", "serve.max_rows=100", "serve.replicas=2"])
 
 
 @pytest.fixture(scope="module")
 def client(joined, pipeline) -> Iterator[httpx.Client]:
     """A client of the champion, served."""
     serve.start(http_options={"host": pipeline.serve.host, "port": pipeline.serve.port})
-    champion = str(tracking.resolve(pipeline, "@champion").version)
+    champion = tracking.resolve(pipeline, "@champion").version
     serve.run(app.build(pipeline, champion), name=pipeline.name, route_prefix="/")
     with httpx.Client(base_url=f"http://127.0.0.1:{pipeline.serve.port}", timeout=30) as client:
         yield client
     serve.shutdown()
+    app.end_coordinator(pipeline.name)
 
 
 @pytest.fixture
@@ -107,18 +118,111 @@ def test_unknown_path_is_404(client):
     assert client.get("/nothing").status_code == 404
 
 
-def test_a_bundle_that_fails_its_golden_rows_never_becomes_ready(client, pipeline, finished, tmp_path):
-    """The old version goes on answering: the new one is another application, and its replica refuses to start."""
-    good = bundle.load(finished.second.folder / "bundle")
-    wrong = list(good.golden)
-    wrong[3] = wrong[3].model_copy(update={"answer": abs(wrong[3].answer - 0.01)})
-    made = bundle.write(tmp_path / "bundle", good.config, good.state, good.weights, good.metrics, wrong)
+def register(pipeline: config.Pipeline, made: bundle.Bundle, folder: Path, wrong_row: int | None = None) -> int:
+    """Registers a copy of a bundle, in which a golden answer may be another than the model's; returns its version."""
+    golden = list(made.golden)
+    if wrong_row is not None:
+        golden[wrong_row] = golden[wrong_row].model_copy(update={"answer": abs(golden[wrong_row].answer - 0.01)})
+    copy = bundle.write(folder, made.config, made.state, made.weights, made.metrics, golden)
+    return tracking.record_training(pipeline, folder.name, "none", [], copy).version
+
+
+@pytest.fixture
+def made(finished) -> bundle.Bundle:
+    return bundle.load(finished.second.folder / "bundle")
+
+
+def test_a_bundle_that_fails_its_golden_rows_never_becomes_ready(client, pipeline, made, tmp_path):
+    """Not even as the first version of an application; others go on answering."""
     other = pipeline.model_copy(update={"name": "broken"})
-    version = tracking.record_training(other, "test-broken", "none", [], made)
-    with pytest.raises(RuntimeError):
-        serve.run(app.build(other, str(version.version)), name="broken", route_prefix="/broken")
-    messages = [deployment.message for deployment in serve.status().applications["broken"].deployments.values()]
-    serve.delete("broken")
-    shutil.rmtree(tmp_path)
-    assert any("Golden row 3" in message for message in messages)
+    version = register(other, made, tmp_path / "broken", wrong_row=3)
+    with pytest.raises(BundleError, match="Golden row 3"):
+        app.load(other, version)
     assert client.get("/healthz").status_code == 200
+
+
+class Clients:
+    """Clients that ask one after the other for as long as the block lasts, and keep what they were told."""
+
+    def __init__(self, url: str, record: dict, count: int = 4):
+        self.url, self.record, self.ended = url, record, threading.Event()
+        self.told: list[tuple[float, int, int | None]] = []
+        self.threads = [threading.Thread(target=self.ask) for _ in range(count)]
+
+    def ask(self) -> None:
+        with httpx.Client(base_url=self.url, timeout=60) as client:
+            while not self.ended.is_set():
+                began = time.monotonic()
+                answer = client.post("/predict", json=[self.record])
+                version = answer.json()["model"]["version"] if answer.status_code == 200 else None
+                self.told.append((began, answer.status_code, version))
+
+    def __enter__(self) -> "Clients":
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.ended.set()
+        for thread in self.threads:
+            thread.join()
+
+
+def replica_processes() -> list[int]:
+    actors = ray._private.state.actors().values()
+    return [one["Pid"] for one in actors if "PredictService" in one["ActorClassName"] and one["State"] == "ALIVE"]
+
+
+def test_versions_take_over_and_a_replica_dies_without_a_lost_request(client, pipeline, made, flight, tmp_path):
+    """A good version, one that answers otherwise than in training, a good one again, and a SIGKILL: every request of every
+    client is answered, and after a switch nobody hears of the version before."""
+    first, bad, last = (
+        register(pipeline, made, tmp_path / name, wrong) for name, wrong in (("first", None), ("bad", 5), ("last", None))
+    )
+    switched = {}
+    with Clients(str(client.base_url), flight) as clients:
+        rollout.roll_out(pipeline, first)
+        switched[first] = time.monotonic()
+        with pytest.raises(ServingError, match=f"version {bad} was refused: Golden row 5 .*; version {first} answers"):
+            rollout.roll_out(pipeline, bad)
+        rollout.roll_out(pipeline, last)
+        switched[last] = time.monotonic()
+        os.kill(replica_processes()[0], signal.SIGKILL)
+        before = len(clients.told)
+        while len(clients.told) < before + 300:
+            time.sleep(0.05)
+    assert {status for _, status, _ in clients.told} == {200}
+    assert bad not in {version for _, _, version in clients.told}
+    after_first = {version for began, _, version in clients.told if began > switched[first]}
+    after_last = {version for began, _, version in clients.told if began > switched[last]}
+    assert (after_first, after_last) == ({first, last}, {last})
+
+
+def test_a_canary_is_answered_by_both_versions_until_it_has_passed(client, pipeline, made, flight, tmp_path):
+    version = register(pipeline, made, tmp_path / "canary")
+    settings = {"strategy": "canary", "steps": [0.5, 1.0], "min_requests": 20, "hold_s": 0.0}
+    serve_settings = pipeline.serve.model_copy(update={"rollout": config.Rollout(**settings)})
+    with Clients(str(client.base_url), flight) as clients:
+        old = client.get("/plan").json()["stable"]
+        found = rollout.roll_out(pipeline.model_copy(update={"serve": serve_settings}), version)
+    assert (found["plan"]["state"], found["plan"]["stable"]) == ("done", version)
+    told = [version for _, _, version in clients.told]
+    assert {old, version} == set(told)
+
+
+def test_what_the_model_says_of_itself_is_open(client):
+    assert client.get("/readyz").json()["ready"] is True
+    assert "/v2/models/{model}/infer" in client.get("/openapi.json").json()["paths"]
+    assert 'rayloom_requests_total{model="flights"' in client.get("/metrics").text
+
+
+def test_pages_of_haproxy_are_for_this_machine_alone(client):
+    """Its statistics and metrics have no password."""
+    listening = [
+        connection.laddr.ip
+        for process in psutil.process_iter()
+        if process.name() == "haproxy"
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening and set(listening) == {"127.0.0.1"}

@@ -23,6 +23,7 @@ from rayloom.config.features import Category, Date, Feature, Features, Number
 from rayloom.config.load import Document, check, load
 from rayloom.config.model import Model, Own, Tabular, TextEncoder, Vision
 from rayloom.config.pipeline import Cluster, Pipeline, Serve, Storage, Tracking
+from rayloom.config.rollout import Rollout
 from rayloom.config.sources import Csv, Delta, Images, Json, Parquet, Source, Sql, Text
 from rayloom.config.training import Checkpoints, Train
 from rayloom.config.tuning import Param, Tune

@@ -10,6 +10,7 @@ from rayloom.config.etl import Etl
 from rayloom.config.evaluation import Evaluate
 from rayloom.config.features import Features
 from rayloom.config.model import Model, Tabular
+from rayloom.config.rollout import Rollout
 from rayloom.config.training import Train
 from rayloom.config.tuning import Tune
 
@@ -26,10 +27,19 @@ class Serve(Section):
     port: int = Field(default=8000, ge=1, le=65535)
     replicas: int = Field(default=1, ge=1, le=1000)
     resources: Resources = Field(default={}, description="Ray resources a replica asks for besides its CPU")
+    keys: bool | None = Field(
+        default=None, description="requests need an API key (rayloom keys create); default: where host is no loopback address"
+    )
     max_rows: int = Field(default=10_000, ge=1, description="records in one request")
+    max_batch_rows: int = Field(default=1024, ge=1, description="rows that a replica's model takes in one pass")
+    max_waiting_rows: int = Field(default=20_000, ge=1, description="rows that may wait in a replica; then 503 is answered")
+    timeout_s: float = Field(default=30.0, gt=0, le=3600, description="in which a request must be answered; then 503")
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
     check_rows: int = Field(default=250, ge=1, description="test rows sent over HTTP and compared with the offline answers")
     tolerance: float = Field(default=1e-6, gt=0, description="how far a served probability may be from the offline one")
+    follow: bool = Field(default=True, description="roll out what becomes @champion, where @champion is what was deployed")
+    follow_s: float = Field(default=5.0, ge=0.5, le=3600, description="seconds between two looks at the registry")
+    rollout: Rollout = Rollout()
 
 
 class Storage(Section):

@@ -2,6 +2,9 @@
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import numpy as np
@@ -12,6 +15,7 @@ from rayloom import cluster, config, datasets
 from rayloom.datasets import DatasetVersion
 from rayloom.errors import ServingError
 from rayloom.runs import Run, say
+from rayloom.serving import keys
 from rayloom.stages.model import Trained
 
 
@@ -21,37 +25,55 @@ def require_room_for_replicas(pipeline: config.Pipeline) -> None:
     cluster.require(needed, "deploy", "lower serve.replicas", pipeline.cluster)
 
 
-def deploy(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.ndarray | None = None) -> str:
-    """Serves the model with Ray Serve and compares its HTTP answers with the offline ones.
+def deploy(
+    run: Run, trained: Trained, dataset: DatasetVersion, offline: np.ndarray | None = None, follows: bool = False
+) -> str:
+    """Serves the model with Ray Serve and compares its HTTP answers with the offline ones. Where the model is served already,
+    the version is rolled out beside the one that answers.
 
     Args:
         offline: answers for the test rows, (n,) or (n, classes), where known; else the bundle's predictor gives them here.
+        follows: whether a version that becomes @champion later is rolled out by itself.
 
     Returns:
         The application's URL. On a cluster that this command started, the application ends with the command.
 
     Raises:
-        ServingError: the application did not become ready, a request failed, or an answer differs.
+        ServingError: the application did not become ready, the version was rolled back, a request failed, or an answer
+            differs.
     """
-    from ray import serve
-
-    from rayloom.serving import app
+    from rayloom.stages import rollout  # Ray Serve takes a second to import, and other stages do without
 
     settings = run.pipeline.serve
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with run.stage("deploy"):
-        require_room_for_replicas(run.pipeline)
-        if run.local:
-            # Not serve.shutdown(): it has Ray report the controller's wanted end as a failed task. The cluster ends it as well.
-            run.cleanup.callback(serve.delete, run.pipeline.name)
-        serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config={"enable_access_log": False})
-        try:
-            serve.run(app.build(run.pipeline, str(trained.version.version)), name=run.pipeline.name, route_prefix="/")
-        except RuntimeError as error:
-            raise ServingError(f"{trained.version} did not become ready: {_reason(run.pipeline.name) or error}") from None
+        if rollout.is_served(run.pipeline.name):
+            rollout.roll_out(run.pipeline, trained.version.version)
+        else:
+            _start(run, trained, follows)
         url = f"http://{settings.host}:{settings.port}"
         run.summary["serve"] = _compare(run, trained, dataset, offline, url)
         return url
+
+
+def _start(run: Run, trained: Trained, follows: bool) -> None:
+    """Starts the application, which answers with the version once its replicas are ready."""
+    from ray import serve
+
+    from rayloom.serving import app
+
+    settings, name = run.pipeline.serve, run.pipeline.name
+    require_room_for_replicas(run.pipeline)
+    app.end_coordinator(name)  # of an application that was deleted
+    if run.local:
+        # Not serve.shutdown(): it has Ray report the controller's wanted end as a failed task. The cluster ends it as well.
+        run.cleanup.callback(app.end_coordinator, name)
+        run.cleanup.callback(serve.delete, name)
+    serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config={"enable_access_log": False})
+    try:
+        serve.run(app.build(run.pipeline, trained.version.version, follows), name=name, route_prefix="/")
+    except RuntimeError as error:
+        raise ServingError(f"{trained.version} did not become ready: {_reason(name) or error}") from None
 
 
 def _reason(application: str) -> str:
@@ -73,7 +95,7 @@ def _compare(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.nd
         expected = offline[places]
     records = [datasets.record(row, rows.column_names) for row in rows.to_pylist()]
     requests = [[record] for record in records] + [records]
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with _own_key(run) as headers, httpx.Client(base_url=url, timeout=30, headers=headers) as client:
         responses = [client.post("/predict", json=request) for request in requests]
     ok = [response for response in responses if response.status_code == 200]
     if len(ok) < len(requests):
@@ -86,6 +108,24 @@ def _compare(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.nd
             f"A served answer differs from the offline one by {difference:g}; the bundle or the replica is wrong."
         )
     return {"requests": len(requests), "ok": len(ok), "rows": len(records), "max_abs_diff": difference, "url": url}
+
+
+@contextmanager
+def _own_key(run: Run) -> Iterator[dict[str, str]]:
+    """Headers with an API key for the length of the block, where requests need one."""
+    settings, name = run.pipeline.serve, f"check-{run.id}"
+    path = keys.path_of(run.pipeline.storage.path(), run.pipeline.name)
+    if not keys.required(settings.keys, settings.host):
+        yield {}
+        return
+    if not keys.read(path):
+        say("  requests need an API key: rayloom keys create NAME")
+    key = keys.create(path, name, datetime.now(UTC), rate=1000.0, expires=timedelta(hours=1))
+    try:
+        time.sleep(keys.LOOK_S)  # until replicas that run look at the file again
+        yield {"authorization": f"Bearer {key}"}
+    finally:
+        keys.revoke(path, name)
 
 
 def _probabilities(answer: dict) -> float | list[float]:
@@ -102,7 +142,7 @@ def _spread_rows(dataset: DatasetVersion, columns: list[str], count: int) -> tup
 
 def serve_until_interrupted(url: str) -> None:
     """Keeps this process, and with it the cluster that it started, until Ctrl-C or SIGTERM."""
-    say(f"\nServing on {url} (POST /predict, GET /model, GET /docs). Ctrl-C ends it.")
+    say(f"\nServing on {url} (POST /predict, GET /model, GET /openapi.json). Ctrl-C ends it.")
     try:
         while True:
             time.sleep(3600)

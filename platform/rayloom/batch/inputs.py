@@ -11,6 +11,7 @@ whatever the file's size.
 import csv
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -255,13 +256,23 @@ class _Counted:
         return line.removeprefix(BOM) if at_start else line
 
 
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """The limit is the whole process's, and others in it hold cells of requests and headers to the usual one."""
+    before = csv.field_size_limit(LONGEST_CELL)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
 def _csv_records(lines: Iterator[str]) -> Iterator[list[str] | str]:
     """The records, [] for a blank line, or what is wrong with one; the next one begins on the next line."""
-    csv.field_size_limit(LONGEST_CELL)
     reader = csv.reader(lines)
     while True:
         try:
-            record = next(reader, None)
+            with _long_cells():
+                record = next(reader, None)
         except csv.Error as error:
             yield f"no CSV: {error}"
             continue

@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Without --no-compile pip writes the bytecode of every module, also of those that nobody imports: nearly half of the time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo test serve doctor lint test-unit test-cluster clean
+.PHONY: demo test serve doctor lint clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -18,21 +18,13 @@ serve: .venv/.demo
 doctor: .venv/.demo
 	$(BIN)/rayloom doctor
 
-# The tests on the cluster wait as much as they compute: the others run beside them.
-test: .venv/.dev
-	$(MAKE) --no-print-directory --jobs lint test-unit test-cluster
+test: .venv/.dev lint
+	$(BIN)/python -m pytest
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-
-# Printed when it has ended, so that two test reports are not mixed.
-test-unit: .venv/.dev
-	@report=$$($(BIN)/python -m pytest tests/unit tests/test_architecture.py 2>&1); code=$$?; echo "$$report"; exit $$code
-
-test-cluster: .venv/.dev
-	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/test_architecture.py
 
 .venv/.demo: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 on PATH; install it, or run make PYTHON=/path/to/python3.11" >&2; exit 2; }

@@ -123,7 +123,7 @@ class Finished:
     folder: Path
 
 
-def run_job(job: str, arguments: list[str], env: dict[str, str], workspace: Path, timeout: float = 300) -> Finished:
+def run_job(job: str, arguments: list[str], env: dict[str, str], workspace: Path, timeout: float = 600) -> Finished:
     """Runs a job, such as 'jobs.train', as a user does."""
     command = [sys.executable, "-m", job, *arguments]
     done = subprocess.run(
@@ -229,7 +229,8 @@ def _end(processes: list) -> None:
     import psutil
 
     for process in processes:
-        process.terminate()
+        with suppress(psutil.NoSuchProcess):  # some end with the one before
+            process.terminate()
     for process in psutil.wait_procs(processes, timeout=3)[1]:
         process.kill()
 

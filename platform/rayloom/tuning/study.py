@@ -19,7 +19,7 @@ import optuna
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy import event, exc
 
@@ -307,31 +307,13 @@ def _storage(address: str | None, folder: Path) -> BaseStorage:
     """The database of this URL, else Optuna's journal in the folder: lines of JSON, each of which outlives a killed process. It
     keeps the trials in memory, where a database is asked for all of them again and again."""
     if address is None:
-        return JournalStorage(Journal(folder / "study.journal"))
+        return JournalStorage(JournalFileBackend(str(folder / "study.journal")))
     if not address.startswith("sqlite"):
         return RDBStorage(address)
     storage = RDBStorage(address, engine_kwargs={"connect_args": {"timeout": 60}})
     event.listen(storage.engine, "connect", _write_ahead)
     storage.engine.dispose()
     return storage
-
-
-class Journal(JournalFileBackend):
-    """Optuna's journal in a file, written without waiting for the disk, once for each setting and each epoch: it outlives a
-    killed process, and no trial waits for it."""
-
-    def __init__(self, file: Path):
-        self.file, self.lock = file, JournalFileSymlinkLock(str(file))
-        super().__init__(str(file), self.lock)
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
-        self.lock.acquire()
-        try:
-            with self.file.open("ab") as file:
-                file.write(lines.encode())
-        finally:
-            self.lock.release()
 
 
 def _write_ahead(connection: Any, _: Any) -> None:

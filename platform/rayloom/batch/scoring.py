@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from rayloom import bundle, features
+from rayloom import bundle
 from rayloom.batch import inputs, output
 from rayloom.batch.inputs import Block
 from rayloom.batch.output import Part, Plan
@@ -130,7 +130,7 @@ class Scorer:
             "row": pa.array(chunk.rows, pa.int64()),
             **{name: chunk.kept[name] for name in chunk.kept.column_names},
             **answers(self.predictor, probabilities),
-            "unseen": _lists(features.unseen(self.state, chunk.inputs), rows),
+            "unseen": _lists(self.predictor.transform.unseen(chunk.inputs), rows),
             "model_version": pa.array(np.full(rows, self.plan.version, np.int32)),
         }
         return pa.table(columns)

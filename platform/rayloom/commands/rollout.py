@@ -67,33 +67,32 @@ def start(parsed: argparse.Namespace) -> None:
 
 
 def status(parsed: argparse.Namespace) -> None:
-    pipeline = pipeline_of(parsed)
-    with _joined(pipeline):
-        from rayloom.stages import rollout
-
-        _print(rollout.status(pipeline.name))
+    _ask(parsed, "status")
 
 
 def back(parsed: argparse.Namespace) -> None:
-    pipeline = pipeline_of(parsed)
-    with _joined(pipeline):
-        from rayloom.stages import rollout
-
-        _print(rollout.roll_back(pipeline.name))
+    _ask(parsed, "roll_back")
 
 
 def finish(parsed: argparse.Namespace) -> None:
+    _ask(parsed, "finish")
+
+
+def _ask(parsed: argparse.Namespace, function: str) -> None:
+    """Prints what a function of `stages.rollout` says of the served model."""
     pipeline = pipeline_of(parsed)
     with _joined(pipeline):
         from rayloom.stages import rollout
 
-        _print(rollout.finish(pipeline.name))
+        _print(getattr(rollout, function)(pipeline.name))
 
 
 def history(parsed: argparse.Namespace) -> None:
     """Prints a line for each change of the plan, oldest first."""
+    from rayloom.serving.coordinator import audit_path
+
     pipeline = pipeline_of(parsed)
-    file = pipeline.storage.path() / "serving" / f"{pipeline.name}.jsonl"
+    file = audit_path(pipeline.storage.path(), pipeline.name)
     entries = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     if not entries:
         print(f"No version of {pipeline.name} has been rolled out.")

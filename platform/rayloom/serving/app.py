@@ -21,7 +21,7 @@ from rayloom import bundle, config, tracking
 from rayloom.errors import RayloomError, RegistryError
 from rayloom.serving import keys
 from rayloom.serving.application import Application
-from rayloom.serving.coordinator import Coordinator, last_plan
+from rayloom.serving.coordinator import Coordinator, audit_path, last_plan
 from rayloom.serving.keys import Keys
 from rayloom.serving.plan import Plan
 from rayloom.serving.predictor import Predictor
@@ -120,7 +120,7 @@ class Rollouts(Coordinator):
     """The coordinator as an actor. It looks at the registry, too: a moved @champion is rolled out by itself."""
 
     def __init__(self, pipeline: config.Pipeline, version: int, follows: bool):
-        audit = audit_file(pipeline)
+        audit = audit_path(pipeline.storage.path(), pipeline.name)
         known = last_plan(audit) if ray.get_runtime_context().was_current_actor_reconstructed else None
         super().__init__(known or Plan(stable=version), pipeline.serve.rollout, audit)
         self.pipeline = pipeline
@@ -148,14 +148,9 @@ class Rollouts(Coordinator):
     def consider(self, version: int | None) -> None:
         """Rolls out a champion that is new here, unless it was refused."""
         with self.lock:
-            busy = self.pending is not None or self.plan.candidate is not None
-            if version is not None and not busy and version not in (self.plan.stable, self.plan.refused):
+            known = (None, self.plan.stable, self.plan.refused)
+            if self.under_way is None and version not in known:
                 self.roll_out(version)
-
-
-def audit_file(pipeline: config.Pipeline) -> Path:
-    """Where the changes of a model's plan are written down."""
-    return pipeline.storage.path() / "serving" / f"{pipeline.name}.jsonl"
 
 
 def find(name: str) -> ray.actor.ActorHandle:

@@ -73,15 +73,19 @@ class Coordinator:
             ServingError: another rollout is under way, or the version answers already.
         """
         with self.lock:
-            under_way = self.pending or self.plan.candidate
-            if under_way is not None:
-                raise ServingError(f"Version {under_way} is being rolled out; wait for its end, or roll it back first.")
+            if self.under_way is not None:
+                raise ServingError(f"Version {self.under_way} is being rolled out; wait for its end, or roll it back first.")
             if version == self.plan.stable:
                 raise ServingError(f"Version {version} answers already.")
             self.settings = settings or self.settings
             for replica in self.replicas.values():
                 replica.failed.pop(version, None)
             self.pending = version
+
+    @property
+    def under_way(self) -> int | None:
+        """The version that is being loaded or rolled out."""
+        return self.plan.candidate if self.pending is None else self.pending
 
     def roll_back(self, reason: str) -> None:
         """Ends a rollout by hand: the stable version answers all."""
@@ -145,6 +149,16 @@ class Coordinator:
             for number, one in counted.items():
                 total[number] = total.get(number, NONE) + one
         return total
+
+
+def audit_path(root: Path, name: str) -> Path:
+    """Where the changes of a model's plan are written down.
+
+    Args:
+        root: storage.root.
+        name: the pipeline's.
+    """
+    return root / "serving" / f"{name}.jsonl"
 
 
 def is_cut(file: Path) -> bool:

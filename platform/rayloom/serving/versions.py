@@ -73,13 +73,10 @@ class Versions:
         Raises:
             Overloaded: none is there yet.
         """
-        plan = self.plan
-        if plan is None or not held:
-            raise Overloaded("the model is being loaded; try again")
+        plan = self.loaded(held)
         key = headers.get(self.settings.rollout.header.encode()) if plan.candidate is not None else None
         choice = choose(plan, random.random(), key)
-        # Between two looks at the coordinator a replica may hold a plan's version no more, or not yet.
-        return choice if choice.version in held else Choice(plan.stable if plan.stable in held else max(held))
+        return choice if choice.version in held else Choice(standing(plan, held))
 
     @property
     def stable(self) -> Version:
@@ -88,10 +85,14 @@ class Versions:
         Raises:
             Overloaded: none is there yet.
         """
-        held, plan = self.held, self.plan
-        if plan is None or not held:
+        held = self.held
+        return held[standing(self.loaded(held), held)]
+
+    def loaded(self, held: Mapping[int, Version]) -> Plan:
+        """The plan, where there is one and something to answer with; else raises Overloaded."""
+        if self.plan is None or not held:
             raise Overloaded("the model is being loaded; try again")
-        return held.get(plan.stable) or held[max(held)]
+        return self.plan
 
     async def reply(self, protocol: ModuleType, body: bytes, headers: Headers, number: int | None = None) -> Reply:
         """Answers a request's body.
@@ -145,6 +146,11 @@ class Versions:
         counts.answered(time.perf_counter() - began)
         for one, other in zip(answers, found, strict=True):
             counts.differed(distance(one, other), self.settings.rollout.shadow_tolerance)
+
+
+def standing(plan: Plan, held: Mapping[int, Version]) -> int:
+    """The stable version; between two looks at the coordinator a replica may hold it no more, or not yet: then the newest."""
+    return plan.stable if plan.stable in held else max(held)
 
 
 def distance(one: dict[str, Any], other: dict[str, Any]) -> float:

@@ -85,10 +85,10 @@ def loads_with_nan(body: bytes) -> Any:
         InvalidRecords: 400.
     """
     try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        return loads(body)
+    except InvalidRecords:
         if b"NaN" not in body and b"Infinity" not in body:
-            _refuse(error)
+            raise
     try:
         values = json.loads(body.decode(), parse_constant=_constant)
         json.dumps(values, ensure_ascii=False).encode()  # a lone surrogate, which orjson refuses, would pass unseen

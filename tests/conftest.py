@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -113,12 +114,14 @@ class Finished:
     Attributes:
         code: its exit code.
         output: what it printed.
+        seconds: how long it took.
         summary: what it wrote, or None where it wrote none.
         folder: where runs/latest pointed after it.
     """
 
     code: int
     output: str
+    seconds: float
     summary: dict | None
     folder: Path
 
@@ -126,24 +129,27 @@ class Finished:
 def run_job(job: str, arguments: list[str], env: dict[str, str], workspace: Path, timeout: float = 600) -> Finished:
     """Runs a job, such as 'jobs.train', as a user does."""
     command = [sys.executable, "-m", job, *arguments]
+    began = time.monotonic()
     done = subprocess.run(
         command, cwd=ROOT, env=env, text=True, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
+    seconds = time.monotonic() - began
     latest = workspace / "runs" / "latest"
     summary = json.loads((latest / "summary.json").read_text()) if done.returncode == 0 else None
-    return Finished(done.returncode, done.stdout, summary, latest.resolve())
+    return Finished(done.returncode, done.stdout, seconds, summary, latest.resolve())
 
 
 def interrupt_job(job: str, arguments: list[str], env: dict[str, str], workspace: Path, line: str) -> Finished:
     """Runs a job until it prints `line`, then ends it with SIGTERM, as a scheduler does."""
     command = [sys.executable, "-m", job, *arguments]
-    printed = []
+    printed, began = [], time.monotonic()
     with subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         for text in process.stdout:
             printed.append(text)
             if text.strip() == line:
                 process.terminate()
-    return Finished(process.returncode, "".join(printed), None, (workspace / "runs" / "latest").resolve())
+    latest = (workspace / "runs" / "latest").resolve()
+    return Finished(process.returncode, "".join(printed), time.monotonic() - began, None, latest)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -14,9 +13,6 @@ import ray
 import yaml
 
 from tests.conftest import ROOT, Finished, run_job
-
-QUICK = 15.0
-"""Seconds within which a mistake must be answered, the import of Ray included."""
 
 
 def test_ray_job_submit_trains_on_the_cluster(cluster, arguments, finished):
@@ -38,18 +34,17 @@ def on_cluster(cluster, **more: str) -> dict[str, str]:
     return {**os.environ, "RAY_ADDRESS": cluster.address, **more}
 
 
-def test_wrong_token_is_refused_with_a_remedy(cluster, arguments, workspace, tmp_path):
+def test_wrong_token_is_refused_with_a_remedy(cluster, arguments, workspace, tmp_path, finished):
     wrong = tmp_path / "token"
     wrong.write_text("0" * 64)
-    began = time.monotonic()
     done = run_job("jobs.etl", arguments, on_cluster(cluster, RAY_AUTH_TOKEN_PATH=str(wrong)), workspace, timeout=90)
     assert done.code == 2
     assert "refuses the token" in last_line(done.output)
     assert "0" * 64 not in done.output
-    assert time.monotonic() - began < QUICK
+    assert done.seconds < finished.first.seconds / 2  # at once: it waits for nothing
 
 
-def test_no_free_cpu_is_answered_with_what_is_missing(cluster, joined, arguments, workspace):
+def test_no_free_cpu_is_answered_with_what_is_missing(cluster, joined, arguments, workspace, finished):
     @ray.remote(num_cpus=2)
     class Hog:
         def ready(self) -> bool:
@@ -57,12 +52,11 @@ def test_no_free_cpu_is_answered_with_what_is_missing(cluster, joined, arguments
 
     hog = Hog.remote()
     assert ray.get(hog.ready.remote())
-    began = time.monotonic()
     done = run_job("jobs.train", [*arguments, "--set", "train.launcher=ray"], on_cluster(cluster), workspace, timeout=90)
     ray.kill(hog)
     assert done.code == 2
     assert "CPU" in last_line(done.output) and "free" in last_line(done.output)
-    assert time.monotonic() - began < QUICK
+    assert done.seconds < finished.first.seconds / 2  # at once: it waits for nothing
 
 
 def test_more_cpus_than_the_cluster_has_are_refused(cluster, arguments, workspace):
@@ -144,8 +138,7 @@ def test_a_corrected_row_comes_back_with_rayloom_quarantine(cluster, trained, ti
     assert done.summary["dataset"]["splits"] == {"train": 25, "validation": 6, "test": 7}
 
 
-def test_input_7_more_executors_than_the_cluster_has_room_for_are_refused(cluster, tiny):
-    began = time.monotonic()
+def test_input_7_more_executors_than_the_cluster_has_room_for_are_refused(cluster, tiny, finished):
     more = ["name=other", "etl.executors=2", "etl.executor_cores=2"]  # another name: its version is not there yet
     settings = [text for one in more for text in ("--set", one)]
     done = run_job("jobs.etl", ["--config", str(tiny), *settings], on_cluster(cluster), tiny.parent)
@@ -153,7 +146,7 @@ def test_input_7_more_executors_than_the_cluster_has_room_for_are_refused(cluste
     assert last_line(done.output) == (
         "error: etl (2 × 2 CPU for Spark's executors) needs 4 CPU, the cluster has 2; set etl.executors to 1."
     )
-    assert time.monotonic() - began < QUICK
+    assert done.seconds < finished.first.seconds / 2  # at once: it waits for nothing
 
 
 def test_a_dry_run_measures_and_moves_nothing(cluster, arguments, workspace, finished):

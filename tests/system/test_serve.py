@@ -142,18 +142,24 @@ def test_a_bundle_that_fails_its_golden_rows_never_becomes_ready(client, pipelin
 
 
 class Clients:
-    """Clients that ask one after the other for as long as the block lasts, and keep what they were told."""
+    """Clients that ask one after the other for as long as the block lasts, and keep when they asked, the status or the error,
+    and the version that answered.
+    """
 
     def __init__(self, url: str, record: dict, count: int = 4):
         self.url, self.record, self.ended = url, record, threading.Event()
-        self.told: list[tuple[float, int, int | None]] = []
+        self.told: list[tuple[float, int | str, int | None]] = []
         self.threads = [threading.Thread(target=self.ask) for _ in range(count)]
 
     def ask(self) -> None:
         with httpx.Client(base_url=self.url, timeout=60) as client:
             while not self.ended.is_set():
                 began = time.monotonic()
-                answer = client.post("/predict", json=[self.record])
+                try:
+                    answer = client.post("/predict", json=[self.record])
+                except httpx.HTTPError as error:
+                    self.told.append((began, repr(error), None))
+                    continue
                 version = answer.json()["model"]["version"] if answer.status_code == 200 else None
                 self.told.append((began, answer.status_code, version))
 

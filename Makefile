@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Without --no-compile pip writes the bytecode of every module, also of those that nobody imports: nearly half of the time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo test serve doctor lint clean
+.PHONY: demo test serve doctor lint style types unit cluster clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -18,13 +18,29 @@ serve: .venv/.demo
 doctor: .venv/.demo
 	$(BIN)/rayloom doctor
 
-test: .venv/.dev lint
-	$(BIN)/python -m pytest
+# The tests on the cluster wait for processes now and then; type checks and unit tests have what is left of the CPUs then, and
+# are heard of at the end.
+test: .venv/.dev style
+	@nice -n 19 $(MAKE) --no-print-directory types unit > .venv/beside.log 2>&1 & beside=$$!; \
+	trap "kill $$beside; exit 130" INT TERM; \
+	$(MAKE) --no-print-directory cluster; cluster=$$?; \
+	wait $$beside; beside=$$?; cat .venv/beside.log; \
+	test $$cluster -eq 0 -a $$beside -eq 0
 
-lint: .venv/.dev
+lint: style types
+
+style: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: .venv/.dev
 	$(BIN)/mypy
+
+unit: .venv/.dev
+	$(BIN)/python -m pytest tests/unit tests/test_architecture.py
+
+cluster: .venv/.dev
+	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/test_architecture.py
 
 .venv/.demo: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 on PATH; install it, or run make PYTHON=/path/to/python3.11" >&2; exit 2; }

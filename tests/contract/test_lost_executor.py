@@ -18,7 +18,7 @@ import ray
 from rayloom.errors import ResourceError
 from rayloom.etl import handoff
 
-ROWS = 300_000
+ROWS = 100_000
 CHANGES = {
     "etl.sources.raw.columns": None,
     "etl.partitions": 16,

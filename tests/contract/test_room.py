@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from rayloom import launchers
 from rayloom.datasets import Encoded
 from rayloom.errors import DataError, ResourceError
 from rayloom.etl import session
@@ -39,6 +40,12 @@ def test_more_memory_than_the_cluster_has_is_refused(joined, toy):
         ResourceError, match=r"needs 4096.0 GiB of memory, the cluster has [0-9.]+ GiB; lower etl.executor_memory"
     ):
         session.require_room(toy({"etl.executor_memory": "4096g", "etl.executor_cores": 1}))
+
+
+@pytest.mark.parametrize("launcher", ["ray", "torchrun"])
+def test_more_workers_than_the_cluster_has_are_refused(joined, toy, launcher):
+    with pytest.raises(ResourceError, match=r"train needs 64 CPU, the cluster has 2; lower train\.workers"):
+        launchers.find(launcher).require_room(toy({"train": {"workers": 64, "launcher": launcher}}))
 
 
 def test_input_9_three_rows_for_four_workers_are_refused_before_any_starts(toy):

@@ -1,8 +1,11 @@
 """The contract of the launchers: the same seed, rows and number of workers give the same model, whoever starts the workers."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
+from rayloom.launchers import spark
 from rayloom.launchers.result import Result
 from tests.launchers.conftest import pipeline_changes, quiet
 
@@ -10,22 +13,47 @@ RUNS = [("inline", 1), ("ray", 1), ("torchrun", 1), ("spark", 1), ("ray", 2), ("
 PAIRS = [(name, workers) for name, workers in RUNS if (name, workers) not in (("inline", 1), ("torchrun", 2))]
 
 
-@pytest.fixture(scope="module")
-def tabular(launch, tabular_rows) -> dict[tuple[str, int], Result]:
-    """The same run under every launcher; Spark's single worker trains beside the driver, its two on an executor."""
-    runs = {}
-    for name, workers in RUNS:
-        local = {"train.local_mode": True} if (name, workers) == ("spark", 1) else {}
-        runs[name, workers] = launch(name, {**pipeline_changes(workers), **local}, tabular_rows)
-    return runs
+LOCAL = {"train.local_mode": True}
+"""Spark's single worker trains beside the driver, its two on an executor."""
 
 
 @pytest.fixture(scope="module")
-def text(launch, text_rows, text_state, encoder) -> dict[str, Result]:
+def text_changes(encoder) -> dict:
+    """A BERT on two workers."""
+    return {
+        "model": {"family": "text", "encoder": str(encoder)},
+        **pipeline_changes(2),
+        "train.lr": 0.002,
+        "train.epochs": 2,
+    }
+
+
+@pytest.fixture(scope="module")
+def under_spark(launch, training_pipeline, tabular_rows, text_rows, text_state, text_changes, tmp_path_factory):
+    """Spark's runs, in one session for all of them: tabular ones by number of workers, and the text one."""
+    pipeline, log = training_pipeline(pipeline_changes(2)), tmp_path_factory.mktemp("spark") / "spark.log"
+    with pytest.MonkeyPatch.context() as patch, spark._session(pipeline, "all", log):
+        patch.setattr(spark, "_session", lambda *_: nullcontext())
+        patch.setattr(spark, "require_room", lambda _: None)  # the session holds what there is
+        return {
+            1: launch("spark", {**pipeline_changes(1), **LOCAL}, tabular_rows),
+            2: launch("spark", pipeline_changes(2), tabular_rows),
+            "text": launch("spark", text_changes, text_rows, text_state),
+        }
+
+
+@pytest.fixture(scope="module")
+def tabular(launch, tabular_rows, under_spark) -> dict[tuple[str, int], Result]:
+    """The same run under every launcher."""
+    runs = {(name, workers): launch(name, pipeline_changes(workers), tabular_rows) for name, workers in RUNS if name != "spark"}
+    return {**runs, ("spark", 1): under_spark[1], ("spark", 2): under_spark[2]}
+
+
+@pytest.fixture(scope="module")
+def text(launch, text_rows, text_state, text_changes, under_spark) -> dict[str, Result]:
     """A BERT under the launchers of two workers."""
-    model = {"family": "text", "encoder": str(encoder)}
-    settings = {"model": model, **pipeline_changes(2), "train.lr": 0.002, "train.epochs": 2}
-    return {name: launch(name, settings, text_rows, text_state) for name in ("ray", "torchrun", "spark")}
+    runs = {name: launch(name, text_changes, text_rows, text_state) for name in ("ray", "torchrun")}
+    return {**runs, "spark": under_spark["text"]}
 
 
 def reference(workers: int) -> tuple[str, int]:

@@ -59,12 +59,6 @@ def test_no_free_cpu_is_answered_with_what_is_missing(cluster, joined, arguments
     assert done.seconds < finished.first.seconds / 2  # at once: it waits for nothing
 
 
-def test_more_cpus_than_the_cluster_has_are_refused(cluster, arguments, workspace):
-    done = run_job("jobs.train", [*arguments, "--set", "train.workers=64"], on_cluster(cluster), workspace, timeout=90)
-    assert done.code == 2
-    assert "train needs 64 CPU, the cluster has 2; lower train.workers" in done.output
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> Path:
     """A pipeline over 38 rows, 25 of them to train on, and one that a rule rejects."""
@@ -138,17 +132,6 @@ def test_a_corrected_row_comes_back_with_rayloom_quarantine(cluster, trained, ti
     assert done.summary["dataset"]["splits"] == {"train": 25, "validation": 6, "test": 7}
 
 
-def test_input_7_more_executors_than_the_cluster_has_room_for_are_refused(cluster, tiny, finished):
-    more = ["name=other", "etl.executors=2", "etl.executor_cores=2"]  # another name: its version is not there yet
-    settings = [text for one in more for text in ("--set", one)]
-    done = run_job("jobs.etl", ["--config", str(tiny), *settings], on_cluster(cluster), tiny.parent)
-    assert done.code == 2
-    assert last_line(done.output) == (
-        "error: etl (2 × 2 CPU for Spark's executors) needs 4 CPU, the cluster has 2; set etl.executors to 1."
-    )
-    assert done.seconds < finished.first.seconds / 2  # at once: it waits for nothing
-
-
 def test_a_dry_run_measures_and_moves_nothing(cluster, arguments, workspace, finished):
     from mlflow import MlflowClient
 
@@ -156,10 +139,8 @@ def test_a_dry_run_measures_and_moves_nothing(cluster, arguments, workspace, fin
     before = client.get_model_version_by_alias("flights", "champion")
     recorded = client.get_run(before.run_id).data.metrics
     job = [*arguments, "--dry-run", "--model", str(before.version), "--set", "evaluate.slices=[carrier]"]
-    passes = run_job("jobs.evaluate", job, on_cluster(cluster), workspace)
-    fails = run_job("jobs.evaluate", [*job, "--set", "evaluate.gate.at_least=0.99"], on_cluster(cluster), workspace)
-    assert (passes.code, fails.code) == (0, 3), passes.output + fails.output
-    assert "carrier" in passes.output and "below evaluate.gate.at_least = 0.99" in last_line(fails.output)
+    done = run_job("jobs.evaluate", job, on_cluster(cluster), workspace)
+    assert done.code == 0 and "carrier" in done.output, done.output
     after = client.get_model_version_by_alias("flights", "champion")
     assert (after.version, client.get_run(after.run_id).data.metrics) == (before.version, recorded)
 

@@ -38,7 +38,6 @@ class Workload:
         folder: the version's bundle.
         records: each is a request.
         answers: what the predictor says of each of them alone.
-        tolerance: how far a probability may be from its answer, in whatever company it was computed.
     """
 
     config: str
@@ -47,7 +46,6 @@ class Workload:
     folder: Path
     records: list[dict[str, Any]]
     answers: list[dict[str, Any]]
-    tolerance: float
 
 
 def tabular(root: Path) -> Workload:
@@ -85,7 +83,7 @@ def _workload(file: str, root: Path, pipeline: config.Pipeline, version: ModelVe
     records = _records(_spread(folder, "test", list(loaded.state.columns), RECORDS))
     predictor = Predictor(loaded)
     answers = [answer for record in records for answer in predictor.answer([record])]
-    return Workload(file, root, version, loaded.folder, records, answers, pipeline.serve.tolerance)
+    return Workload(file, root, version, loaded.folder, records, answers)
 
 
 def _spread(folder: Path, split: str, columns: list[str], count: int) -> pa.Table:

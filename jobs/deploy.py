@@ -13,13 +13,9 @@ def main() -> None:
     parser.add_argument("--model", default="@champion", help="alias or version (default: @champion)")
     parsed = parser.parse_args()
     with command(parsed, serves=True) as run:
-        from rayloom import datasets, stages
+        from rayloom import stages
 
-        trained = stages.load(run, parsed.model)
-        dataset = datasets.get(run.pipeline, trained.version.dataset)
-        url = stages.deploy(run, trained, dataset, follows=run.pipeline.serve.follow and parsed.model == "@champion")
-        if run.local:
-            stages.serve_until_interrupted(url)
+        stages.serve(run, parsed.model)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 serve run serve_apps.predict:app config=configs/flights.yaml
 serve run serve_apps.predict:app config=configs/flights.yaml model=3
+serve run --route-prefix /news serve_apps.predict:app config=configs/news.yaml      # where its serve.route is /news
 """
 
 from pydantic import BaseModel

@@ -13,9 +13,8 @@ import uvicorn
 from fastapi import FastAPI, Response
 from pydantic import BaseModel, ConfigDict, create_model
 
-from rayloom import bundle
+from benchmarks.serve_peers import plain
 from rayloom.features import CategoryState, ColumnState, FeatureState, HashState
-from rayloom.serving.predictor import Predictor
 
 
 def record_type(state: FeatureState) -> type[BaseModel]:
@@ -32,7 +31,7 @@ def field_type(column: ColumnState) -> Any:
 
 def create(folder: Path, is_async: bool) -> FastAPI:
     """The application; its endpoint is `async def`, or `def`, which Starlette runs in threads."""
-    predictor = Predictor(bundle.load(folder))
+    predictor = plain.load(folder)
     record = record_type(predictor.bundle.state)
     app = FastAPI()
 

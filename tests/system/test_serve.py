@@ -5,6 +5,7 @@ while clients ask.
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,31 +14,45 @@ from pathlib import Path
 import httpx
 import orjson
 import psutil
+import pyarrow.parquet as pq
 import pytest
 import ray
+import torch
 from ray import serve
 
 from rayloom import bundle, config, tracking
 from rayloom.errors import BundleError, ServingError
-from rayloom.serving import app
+from rayloom.serving import app, capture
 from rayloom.stages import rollout
+from tests import malformed
 
 
 @pytest.fixture(scope="module")
 def pipeline(arguments) -> config.Pipeline:
-    return config.load(arguments[1::2], ["serve.max_body_bytes=200000", "serve.max_rows=100", "serve.replicas=2"])
+    settings = ["replicas=2", "cpus=0.5", "max_body_bytes=200000", "max_rows=100", "records.share=1.0", "records.rotate_s=1"]
+    return config.load(arguments[1::2], [f"serve.{setting}" for setting in settings])
 
 
 @pytest.fixture(scope="module")
-def client(joined, pipeline) -> Iterator[httpx.Client]:
-    """A client of the champion, served."""
+def second(pipeline) -> config.Pipeline:
+    """Another model on the cluster, at a route of its own, which has no replica while nobody asks."""
+    settings = {"route": "/second", "replicas": config.Scaling(min=0, max=1, down_s=1.0)}
+    return pipeline.model_copy(update={"name": "second", "serve": pipeline.serve.model_copy(update=settings)})
+
+
+@pytest.fixture(scope="module")
+def client(joined, finished, pipeline, second, tmp_path_factory) -> Iterator[httpx.Client]:
+    """A client of the champion, served, and of the second model."""
     serve.start(http_options={"host": pipeline.serve.host, "port": pipeline.serve.port})
     champion = tracking.resolve(pipeline, "@champion").version
-    serve.run(app.build(pipeline, champion), name=pipeline.name, route_prefix="/")
+    copy = register(second, bundle.load(finished.second.folder / "bundle"), tmp_path_factory.mktemp("second") / "bundle")
+    models = [(pipeline, app.build(pipeline, champion)), (second, app.build(second, copy))]
+    serve.run_many([serve.RunTarget(built, of.name, of.serve.route) for of, built in models])
     with httpx.Client(base_url=f"http://127.0.0.1:{pipeline.serve.port}", timeout=30) as client:
         yield client
     serve.shutdown()
-    app.end_coordinator(pipeline.name)
+    for of, _ in models:
+        app.end_coordinator(of.name)
 
 
 @pytest.fixture
@@ -104,6 +119,36 @@ def test_bad_body_is_refused_and_the_next_good_one_answered(client, flight, name
     assert client.post("/predict", json=[flight]).status_code == 200
 
 
+def test_every_malformed_body_gets_its_status_over_http(client, flight, pipeline):
+    """And so does a good request after each; those that are over the limit of bytes here are told so."""
+    good = {name: 1.5 if value is None else value for name, value in flight.items()}
+    wrong = []
+    for case in malformed.corpus(malformed.Fields(good, "distance", "carrier", "date", pipeline.serve.max_rows)):
+        headers = {"content-type": case.content_type, **case.headers}
+        path, encoded = case.path.replace("{m}", "flights"), {name: value.encode() for name, value in headers.items()}
+        status = client.post(path, content=case.body, headers=encoded).status_code
+        if status != (413 if len(case.body) > pipeline.serve.max_body_bytes else case.status):
+            wrong.append((case.name, status))
+        wrong += [case.name] * (client.post("/predict", json=[flight]).status_code != 200)
+    assert wrong == []
+
+
+def test_a_body_without_a_length_is_refused_where_it_is_too_large(client, flight):
+    answer = client.post("/predict", content=(b" " * 65536 for _ in range(300)))
+    assert answer.status_code == 413 and "over the limit of 200,000 bytes" in answer.json()["error"]["message"]
+
+
+def test_requests_that_never_end_keep_nobody_else_waiting(client, flight):
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 150000\r\n"
+    address = (client.base_url.host, client.base_url.port)
+    begun = [socket.create_connection(address) for _ in range(100)]
+    for number, connection in enumerate(begun):
+        connection.sendall([b"", head, head + b"\r\n[{", head + b"\r\n[" + b" " * 100_000][number % 4])
+    assert {client.post("/predict", json=[flight]).status_code for _ in range(20)} == {200}
+    for connection in begun:
+        connection.close()
+
+
 def test_huge_number_is_refused_or_answered_finite(client, flight):
     body = json.dumps([{**flight, "temp": 10**30}]).encode()
     answer = client.post("/predict", content=body)
@@ -112,6 +157,29 @@ def test_huge_number_is_refused_or_answered_finite(client, flight):
 
 def test_healthz_names_the_model(client):
     assert client.get("/healthz").json()["model"]["name"] == "flights"
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nothing"])
+def test_a_reply_has_the_clients_id_or_a_new_one(client, path):
+    assert client.get(path, headers={"x-request-id": "mine-1"}).headers.get_list("x-request-id") == ["mine-1"]
+    made = {client.get(path, headers=headers).headers["x-request-id"] for headers in ({}, {"x-request-id": "two words"})}
+    assert len(made) == 2 and not made & {"", "two words"}
+
+
+def test_a_request_is_kept_with_its_answer(client, pipeline, flight):
+    """Written by a thread of the replica that answered, within a second or two."""
+    said = client.post("/predict", json=[flight], headers={"x-request-id": "kept-1"}).json()
+    folder, deadline = capture.folder_of(pipeline.storage.path(), pipeline.name, pipeline.serve.records), time.monotonic() + 60
+    found = []
+    while not found and time.monotonic() < deadline:
+        time.sleep(0.1)
+        found = pq.read_table(folder, filters=[("_request", "==", "kept-1")]).to_pylist() if folder.exists() else []
+    assert [(row["_probability"], row["model_version"]) for row in found] == [
+        (said["predictions"][0]["probability"], said["model"]["version"])
+    ]
+    assert {name: found[0][name] for name in flight if name != "date"} == {
+        name: flight[name] for name in flight if name != "date"
+    }
 
 
 def test_unknown_path_is_404(client):
@@ -176,7 +244,7 @@ class Clients:
 
 def replica_processes() -> list[int]:
     actors = ray._private.state.actors().values()
-    return [one["Pid"] for one in actors if "PredictService" in one["ActorClassName"] and one["State"] == "ALIVE"]
+    return [one["Pid"] for one in actors if "flights:PredictService" in one["ActorClassName"] and one["State"] == "ALIVE"]
 
 
 def test_versions_take_over_and_a_replica_dies_without_a_lost_request(client, pipeline, made, flight, tmp_path):
@@ -214,6 +282,23 @@ def test_a_canary_is_answered_by_both_versions_until_it_has_passed(client, pipel
     assert (found["plan"]["state"], found["plan"]["stable"]) == ("done", version)
     told = [version for _, _, version in clients.told]
     assert {old, version} == set(told)
+
+
+def test_a_second_model_sleeps_beside_the_first_until_it_is_asked(client, pipeline, second, flight):
+    with pytest.raises(ServingError, match=r"serve\.route is /, where flights answers"):
+        app.require_route(pipeline.model_copy(update={"name": "third"}))
+    while not app.sleeps("second"):
+        time.sleep(0.1)
+    assert rollout.is_served("second")
+    told = {path: client.post(f"{path}/predict", json=[flight], timeout=60).json() for path in ("", "/second")}
+    assert [one["model"]["name"] for one in told.values()] == ["flights", "second"]
+    assert rollout.status("second")["plan"]["stable"] == told["/second"]["model"]["version"]
+
+
+def test_a_replica_with_a_gpu_that_torch_does_not_see_says_so(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ServingError, match=r"serve\.gpus is 0\.5, and torch .* sees no GPU here"):
+        app.device_of(config.Serve(gpus=0.5))
 
 
 def test_what_the_model_says_of_itself_is_open(client):

@@ -263,10 +263,16 @@ def test_an_error_names_row_and_field(client):
     assert (said.status, said.json()["error"]["row"], said.json()["error"]["field"]) == (422, 1, "wind")
 
 
-@pytest.mark.parametrize("path", ["/predict/", "/nowhere", "/v2/models", "/v2/models/toy/explain", "/%00", "/\ud800é"])
+@pytest.mark.parametrize("path", ["/predict/", "/nowhere", "/%00", "/\ud800é"])
 def test_a_path_that_is_not_there_is_404_and_names_those_that_are(client, path):
     said = client.get(path)
     assert said.status == 404 and "/predict, /invocations" in said.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v2/models", "/v2/models/toy/explain", "/v2/models/a/b/c", "/v2/nothing"])
+def test_a_path_that_is_not_there_is_404_in_the_form_of_its_protocol(client, path):
+    said = client.get(path)
+    assert said.status == 404 and "/predict, /invocations" in said.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -425,12 +431,25 @@ def test_a_client_that_is_cancelled_frees_its_place(serve):
     assert asyncio.run(scenario()).status == 200
 
 
-@pytest.mark.parametrize("kind", ["lifespan", "websocket"])
-def test_what_is_no_request_is_let_be(client, kind):
+def test_what_is_no_request_is_let_be(client):
     async def never(*message: Any) -> Any:
         raise AssertionError("nothing was to be said or heard")
 
-    assert asyncio.run(client.application({"type": kind}, never, never)) is None
+    assert asyncio.run(client.application({"type": "lifespan"}, never, never)) is None
+
+
+def test_a_websocket_is_closed_before_it_is_opened(client):
+    """A server answers 403 then; where the application says nothing, it answers 500."""
+    sent = []
+
+    async def receive() -> dict:
+        return {"type": "websocket.connect"}
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    asyncio.run(client.application({"type": "websocket", "path": "/predict", "headers": []}, receive, send))
+    assert sent == [{"type": "websocket.close"}]
 
 
 def test_categories_that_training_did_not_know_are_answered_and_flagged(client):

@@ -229,6 +229,13 @@ def test_ray_runs_with_the_token_mode_and_jdk4pys_java(node, command):
     assert environment["RAYLOOM_HOME"] == "/mnt/rayloom"
 
 
+@pytest.mark.parametrize("command", START_COMMANDS[1::2], ids=["head-start", "worker-start"])
+def test_models_are_served_through_haproxy(node, command):
+    environment = node.start(command)
+    assert environment["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
+    assert Path(environment["RAY_SERVE_HAPROXY_BINARY_PATH"]).name == "rayloom-haproxy"
+
+
 @pytest.mark.parametrize("command", START_COMMANDS, ids=["head-stop", "head-start", "worker-stop", "worker-start"])
 def test_ray_does_not_start_without_its_environment(node, command):
     assert node.run(command, check=False).returncode != 0

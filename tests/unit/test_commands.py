@@ -288,7 +288,7 @@ def test_an_unknown_source_is_named(refused, table):
 
 @pytest.mark.parametrize("words", [[], ["data"], ["data", "list"], ["data", "show"], ["data", "diff"], ["schema"],
                                    ["schema", "infer"], ["quarantine"], ["quarantine", "show"], ["quarantine", "replay"],
-                                   ["doctor"]], ids=" ".join)  # fmt: skip
+                                   ["doctor"], ["serve"]], ids=" ".join)  # fmt: skip
 def test_every_help_has_an_example(rayloom, capsys, words):
     with pytest.raises(SystemExit):
         rayloom(*words, "--help", config=False)
@@ -313,3 +313,23 @@ def test_a_reader_that_stops_early_is_no_error(file, make):
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def named(file, tmp_path, monkeypatch):
+    """The pipeline file as configs/toy.yaml of the working folder."""
+    (tmp_path / "configs").mkdir()
+    file.rename(tmp_path / "configs" / "toy.yaml")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("words", [["toy"], ["configs/toy.yaml"], ["--config", "configs/toy.yaml"]], ids=" ".join)
+@pytest.mark.parametrize("option", ["port", "replicas"])
+def test_serve_takes_a_name_or_a_path_and_short_options(refused, named, words, option):
+    """Shown by what is wrong with the value."""
+    assert f"--set serve.{option}" in refused("serve", *words, f"--{option}", "0", config=False)
+
+
+def test_serve_names_the_pipelines_that_there_are(refused, named):
+    said = "There is no pipeline file configs/toi.yaml; did you mean 'toy'? Known: toy."
+    assert said in refused("serve", "toi", config=False)

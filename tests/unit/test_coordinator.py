@@ -22,7 +22,7 @@ class Stage:
     def report(self, name: str, *held: int, failed: dict[int, str] | None = None, counts: dict[int, Counts] | None = None):
         """A replica comes; returns the plan and the versions that it is told."""
         counted = {number: one.as_dict() for number, one in (counts or {}).items()}
-        text, wanted = self.coordinator.sync(name, self.epochs.get(name, -1), list(held), failed or {}, counted)
+        text, wanted, _ = self.coordinator.sync(name, self.epochs.get(name, -1), list(held), failed or {}, counted)
         plan = Plan.model_validate_json(text)
         self.epochs[name] = plan.epoch
         return plan, wanted
@@ -270,3 +270,29 @@ def test_without_a_plan_there_is_none_to_take_up(audit, content):
     if content is not None:
         audit.write_bytes(content)
     assert last_plan(audit) is None
+
+
+def test_a_rollout_does_not_wait_for_a_replica_that_has_left(stage):
+    made = stage()
+    made.coordinator.roll_out(2)
+    made.report("a", 1, 2)
+    made.coordinator.leave("b")
+    assert made.report("a", 1, 2)[0].candidate == 2
+
+
+def test_a_rollout_waits_for_a_replica_that_came_meanwhile(stage):
+    made = stage()
+    made.coordinator.roll_out(2)
+    assert made.report("c", 1) == (Plan(stable=1), [1, 2])
+    for name in "ab":
+        made.report(name, 1, 2)
+    assert made.plan.candidate is None
+    assert made.report("c", 1, 2)[0].candidate == 2
+
+
+def test_what_a_replica_counted_stays_when_it_leaves_and_its_late_report_counts_nothing(stage):
+    made = stage()
+    made.report("a", 1, counts={1: answered(5)})
+    made.coordinator.leave("a")
+    made.report("a", 1, counts={1: answered(6)})
+    assert (made.coordinator.counts()[1].requests, made.coordinator.status()["replicas"]) == (5, 1)

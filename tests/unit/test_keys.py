@@ -222,10 +222,74 @@ def test_a_wrong_secret_uses_up_nothing(path):
     assert known.check(bearer(key), NOW) == "one"
 
 
+WRONG = bearer("rl_" + "0" * 12 + "_" + "A" * 43)
+
+
+def tried(known: Keys, now: float, times: int) -> list[int]:
+    """What so many wrong keys of one moment are told."""
+    return [refusal(known, WRONG, now).status for _ in range(times)]
+
+
+def test_who_tries_keys_is_told_to_wait_after_some_a_minute(path):
+    known, most = Keys(path), keys.WRONG_TRIES
+    assert tried(known, NOW, most + 2) == [401] * most + [429] * 2
+    assert tried(known, NOW + 60 / most, 2) == [401, 429]
+    assert tried(known, NOW + 600, most + 1) == [401] * most + [429]
+
+
+def test_who_tries_keys_is_told_for_how_long(path):
+    known = Keys(path)
+    tried(known, NOW, keys.WRONG_TRIES)
+    error = refusal(known, WRONG)
+    assert error.headers == [(b"retry-after", b"2")] and error.message.endswith(
+        "too many wrong ones were tried; try again after 2 s"
+    )
+
+
+def test_good_keys_go_on_working_while_others_are_tried(path):
+    key = keys.create(path, "one", BEGAN)
+    known = Keys(path)
+    tried(known, NOW, 100)
+    assert known.check(bearer(key), NOW) == "one"
+
+
+def test_no_key_is_no_try(path):
+    known = Keys(path)
+    assert [refusal(known, {}).status for _ in range(100)] == [401] * 100
+    assert refusal(known, WRONG).status == 401
+
+
+def test_different_wrong_keys_take_no_memory(path):
+    """One count for all of them: nothing is kept by key."""
+    known = Keys(path)
+    kept = set(vars(known))
+    for place in range(100):
+        refusal(known, bearer(f"rl_{place:012x}_" + "A" * 43))
+    assert set(vars(known)) == kept and known.callers == {}
+
+
+def test_the_log_tells_of_tried_keys_once_until_they_stop(path, caplog):
+    known, most = Keys(path), keys.WRONG_TRIES
+    counted = []
+    with caplog.at_level(logging.WARNING, "rayloom.serving"):
+        for now in (NOW, NOW + 5, NOW + 10, NOW + 600):
+            tried(known, now, most + 5)
+            counted.append(len(caplog.records))
+    assert counted == [1, 1, 1, 2] and f"more than {most} wrong API keys" in caplog.text
+
+
 def test_replicas_share_a_rate(path):
     key = keys.create(path, "one", BEGAN, rate=10.0, burst=40.0)
     known = Keys(path, replicas=4)
     assert [allowed(known, key, NOW + after) for after in (0, 2)] == [10, 5]
+
+
+def test_more_replicas_share_a_rate_anew(path):
+    key = keys.create(path, "one", BEGAN, rate=8.0)
+    known = Keys(path, replicas=1)
+    known.check(bearer(key), NOW)
+    known.replicas = 4
+    assert allowed(known, key, NOW + keys.LOOK_S) == 2
 
 
 def test_a_clock_that_is_set_back_locks_nobody_out(path):

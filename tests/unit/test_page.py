@@ -5,6 +5,7 @@ Whether it works in a browser is not shown here.
 
 import base64
 import hashlib
+import json
 from html.parser import HTMLParser
 
 import pytest
@@ -323,3 +324,18 @@ def test_the_card_is_on_the_page(said):
 
 def test_of_many_classes_the_first_are_named():
     assert "c10, c11 and 8 more" in made(classes=[f"c{place}" for place in range(20)]).text()
+
+
+def test_the_plan_that_is_shown_is_on_the_page_for_the_script_to_compare():
+    ((attributes, _),) = made().find("section", **{"class": "plan"})
+    assert json.loads(attributes["data-plan"]) == PLAN
+
+
+@pytest.mark.parametrize("part", ["plan", "card", "answer", "lost", "below"])
+def test_the_script_finds_what_it_renews(part):
+    classes = [attributes.get("class", "").split() for _, attributes, _ in made().elements]
+    assert sum(part in names for names in classes) == 1 and f'".{part}"' in page.SCRIPT
+
+
+def test_without_a_plan_there_is_none_to_follow():
+    assert not made(plan={}).find("section", **{"class": "plan"})

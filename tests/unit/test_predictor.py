@@ -17,6 +17,7 @@ from rayloom import bundle, config, evaluation, features, models
 from rayloom.bundle import BundleConfig, Golden
 from rayloom.errors import BundleError, InvalidRecords
 from rayloom.features import CategoryState, DateState, FeatureState, HashState, ImageState, TextState
+from rayloom.serving.engine import PACK_TOKENS
 from rayloom.serving.predictor import HEAVY_ROWS, ROWS, Predictor
 from rayloom.serving.schema import Schema
 
@@ -304,6 +305,24 @@ def test_rows_scored_in_parts_get_the_same_answers(predictor, toy_rows, most):
     whole = predictor.predict(toy_rows)
     predictor.most = most
     assert predictor.predict(toy_rows) == pytest.approx(whole, abs=1e-6)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_model_lies_on_the_device_that_it_is_given(toy_bundle, device):
+    """benchmarks.serve_gpu compares a GPU's answers with a CPU's."""
+    assert {weights.device.type for weights in Predictor(toy_bundle, device).model.parameters()} == {device}
+
+
+@pytest.mark.parametrize(("given", "expected"), [(100, 100), (50_000, PACK_TOKENS)])
+def test_a_cpu_takes_few_tokens_at_once(toy_bundle, given, expected):
+    assert Predictor(toy_bundle, tokens=given).tokens == expected
+
+
+def test_what_a_row_costs_is_told_of_texts_and_images(predictor, image_predictor):
+    assert predictor.weigh({"day": [None], "carrier": [None], "distance": [1.0], "wind": [1.0]}) is None
+    assert image_predictor.weigh({"face": [b"", None]}) == [1, 1]
+    predictor.bundle.state.columns["text"] = TextState(tokenizer="{}", max_tokens=16, vocabulary=4)
+    assert predictor.weigh({"text": ["", None, "red " * 4, "red " * 100]}) == [2, 2, 6, 16]
 
 
 def test_texts_and_images_are_scored_few_at_once(image_predictor, predictor):

@@ -148,6 +148,15 @@ def test_a_shadow_that_is_behind_is_left_out(held, body):
     assert versions.counts[2].requests == 0
 
 
+@pytest.mark.parametrize(("is_heavy", "expected"), [(True, (3, True)), (False, (1, False))])
+def test_models_of_texts_and_images_compute_in_threads_on_the_replicas_cpus(predictors, is_heavy, expected):
+    predictors[0].is_heavy = is_heavy
+    versions = Versions("toy", config.Serve(cpus=3, max_batch_tokens=500))
+    versions.add(1, predictors[0])
+    batcher = versions.held[1].batcher
+    assert (batcher.cpus, batcher.threads is not None, batcher.tokens) == (*expected, 500)
+
+
 class Broken(nn.Module):
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         raise ZeroDivisionError("broken")

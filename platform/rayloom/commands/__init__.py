@@ -8,7 +8,7 @@ import os
 import sys
 
 from rayloom.cli import errors_as_exit_codes
-from rayloom.commands import data, keys, machine, quarantine, rollout, schema
+from rayloom.commands import data, keys, machine, quarantine, rollout, schema, serve
 
 EXAMPLES = """\
 examples:
@@ -19,6 +19,7 @@ examples:
   rayloom schema infer measurements.csv              a source for a pipeline file, its types proposed
   rayloom quarantine show --rule has_size            rejected rows, as they were
   rayloom quarantine replay --patch corrected.csv    tries them again, corrected
+  rayloom serve flights                              the champion of configs/flights.yaml over HTTP, until Ctrl-C
   rayloom rollout start @challenger --strategy canary   another version takes over, step by step
   rayloom rollout status                             which version answers, and what was counted
   rayloom keys create dashboard --rate 20 --expires 30d   an API key for a served model
@@ -34,7 +35,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for noun in (machine, data, schema, quarantine, rollout, keys):
+    for noun in (machine, data, schema, quarantine, serve, rollout, keys):
         noun.add(commands)
     parsed = parser.parse_args()
     with errors_as_exit_codes():

@@ -24,6 +24,8 @@ from rayloom.config.load import Document, check, load
 from rayloom.config.model import Model, Own, Tabular, TextEncoder, Vision
 from rayloom.config.pipeline import Cluster, Pipeline, Serve, Storage, Tracking
 from rayloom.config.rollout import Rollout
+from rayloom.config.scaling import Scaling
+from rayloom.config.serving import RECORDED, Records, Tls
 from rayloom.config.sources import Csv, Delta, Images, Json, Parquet, Source, Sql, Text
 from rayloom.config.training import Checkpoints, Train
 from rayloom.config.tuning import Param, Tune

@@ -89,7 +89,7 @@ def _data_path(data: Any, location: tuple) -> tuple:
     for index, part in enumerate(location):
         is_last = index == len(location) - 1
         inside = (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int))
-        if inside or is_last:
+        if inside or (is_last and isinstance(data, dict)):
             path.append(part)
             data = data[part] if inside else None
     return tuple(path)

@@ -11,6 +11,8 @@ from rayloom.config.evaluation import Evaluate
 from rayloom.config.features import Features
 from rayloom.config.model import Model, Tabular
 from rayloom.config.rollout import Rollout
+from rayloom.config.scaling import Replicas, Route, Scaling
+from rayloom.config.serving import RECORDED, Records, Tls
 from rayloom.config.training import Train
 from rayloom.config.tuning import Tune
 
@@ -25,13 +27,28 @@ class Tracking(Section):
 class Serve(Section):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65535)
-    replicas: int = Field(default=1, ge=1, le=1000)
-    resources: Resources = Field(default={}, description="Ray resources a replica asks for besides its CPU")
+    route: Route = Field(default="/", description="where the application's paths begin, such as /news for /news/predict")
+    replicas: Replicas = Field(default=1, description="how many, or by the load: {min: 1, max: 8}")
+    cpus: float = Field(
+        default=1.0,
+        gt=0,
+        le=1024,
+        description="of a replica; a model of texts or images computes so many passes at once. "
+        "Below 1, replicas share one: 0.25",
+    )
+    gpus: float = Field(
+        default=0.0, ge=0, le=1, description="of a replica, whose model computes there; 0.25: four replicas share a GPU"
+    )
+    resources: Resources = Field(default={}, description="Ray resources a replica asks for besides its CPUs")
     keys: bool | None = Field(
         default=None, description="requests need an API key (rayloom keys create); default: where host is no loopback address"
     )
+    tls: Tls | None = Field(default=None, description="HTTPS instead of HTTP")
     max_rows: int = Field(default=10_000, ge=1, description="records in one request")
     max_batch_rows: int = Field(default=1024, ge=1, description="rows that a replica's model takes in one pass")
+    max_batch_tokens: int = Field(
+        default=16_384, ge=1, description="tokens, with padding, in one pass of a model of texts on a GPU; a CPU takes fewer"
+    )
     max_waiting_rows: int = Field(default=20_000, ge=1, description="rows that may wait in a replica; then 503 is answered")
     timeout_s: float = Field(default=30.0, gt=0, le=3600, description="in which a request must be answered; then 503")
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
@@ -39,7 +56,18 @@ class Serve(Section):
     tolerance: float = Field(default=1e-6, gt=0, description="how far a served probability may be from the offline one")
     follow: bool = Field(default=True, description="roll out what becomes @champion, where @champion is what was deployed")
     follow_s: float = Field(default=5.0, ge=0.5, le=3600, description="seconds between two looks at the registry")
+    records: Records = Records()
     rollout: Rollout = Rollout()
+
+    @property
+    def threads(self) -> int:
+        """Of a replica's model."""
+        return max(1, int(self.cpus))
+
+    @property
+    def fewest(self) -> int:
+        """Replicas that there are at least, once one is up."""
+        return max(1, self.replicas.min) if isinstance(self.replicas, Scaling) else self.replicas
 
 
 class Storage(Section):
@@ -76,4 +104,11 @@ class Pipeline(Section):
         late = sorted({*self.features.columns} & {*self.features.known_after, self.features.label})
         if late:
             raise ValueError(f"features.columns has {', '.join(late)}, known only after the fact; remove it from the features")
+        return self
+
+    @model_validator(mode="after")
+    def _no_feature_like_what_is_recorded(self) -> "Pipeline":
+        taken = sorted({*self.features.columns} & {*RECORDED})
+        if taken and self.serve.records.share:
+            raise ValueError(f"features.columns has {', '.join(taken)}, as serve.records names what it adds; name it otherwise")
         return self

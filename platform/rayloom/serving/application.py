@@ -11,6 +11,8 @@
     GET  /healthz, /readyz           200 while the process lives; while it can answer
     GET  /metrics                    requests, failures and latencies by version, for Prometheus
 
+With serve.route, all of them begin with it: /news/predict.
+
 An error is JSON with a sentence, and names row and field where one is at fault; what fails inside of us is told to the log, not
 to the client.
 """
@@ -27,11 +29,11 @@ import orjson
 from rayloom.errors import InvalidRecords
 from rayloom.serving import metrics, openapi, page
 from rayloom.serving.keys import OPEN, Keys, Refused, given
-from rayloom.serving.protocols import PROTOCOLS, Headers, Reply, inference, records
+from rayloom.serving.protocols import PROTOCOLS, Headers, Reply, inference, records, request_id
+from rayloom.serving.reception import ClientGone, Receive, Reception, Visit
 from rayloom.serving.versions import Versions
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 logger = logging.getLogger("rayloom.serving")
@@ -39,10 +41,7 @@ logger = logging.getLogger("rayloom.serving")
 JSON = [(b"content-type", b"application/json")]
 TEXT = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 RETRY_AFTER = (b"retry-after", b"1")
-
-
-class ClientGone(Exception):
-    """Nobody is there any more to be answered."""
+CLOSE = (b"connection", b"close")
 
 
 class Response(NamedTuple):
@@ -70,17 +69,18 @@ class Application:
 
     def __init__(self, versions: Versions, keys: Keys | None = None):
         self.versions, self.keys = versions, keys
-        self.limit = versions.settings.max_body_bytes
+        self.root = versions.settings.route.rstrip("/")
+        self.reception = Reception(versions.settings.max_body_bytes, versions.settings.timeout_s)
         self.pages: dict[str, Callable[[Headers], Response]] = {
             "/": self.front,
             "/model": lambda _: json(self.card()),
             "/plan": lambda _: json(self.plan()),
-            "/openapi.json": lambda _: json(openapi.document(versions.stable.predictor.schema, self.card())),
+            "/openapi.json": lambda _: json(self.document()),
             "/healthz": lambda _: json({"status": "ok", "model": self.model()}),
             "/readyz": lambda _: json({"ready": versions.is_ready, "model": self.model()}, self.ready),
             "/ping": lambda _: text("", self.ready),
             "/version": lambda _: text(version_of("mlflow")),
-            "/metrics": lambda _: text(metrics.exposition(versions.name, versions.counts)),
+            "/metrics": lambda _: text(self.metrics()),
             "/v2": lambda _: json(inference.server(version_of("rayloom"))),
             "/v2/health/live": lambda _: json(inference.live()),
             "/v2/health/ready": lambda _: json(inference.ready(versions.is_ready), self.ready),
@@ -89,12 +89,18 @@ class Application:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})  # else the server would call it a failure of ours
         if scope["type"] != "http":
             return
         headers: Headers = dict(scope["headers"])
-        target = inference.target(scope["path"])
-        path = "/v2/models/{m}/" + target.verb if target else scope["path"]
-        protocol: ModuleType = PROTOCOLS.get(path, inference if target else records)
+        path = scope["path"].removeprefix(self.root)
+        if not path:  # the page names its own paths from its folder on
+            await respond(send, Response(307, Reply(b"", [(b"location", f"{self.root}/".encode())])))
+            return
+        target = inference.target(path)
+        path = "/v2/models/{m}/" + target.verb if target else path
+        protocol: ModuleType = PROTOCOLS.get(path, inference if path.startswith("/v2") else records)
         try:
             self.admit(path, headers)
             number = self.wanted(target) if target else None
@@ -104,7 +110,7 @@ class Application:
         except InvalidRecords as error:
             response = json(protocol.refuse(error), error.status, said_with(error, path))
         except Exception:
-            logger.exception("the model failed on a request")
+            logger.exception("the model failed on request %s", request_id(headers))
             response = json(protocol.refuse(InvalidRecords(500, "the model failed on this request")), 500)
         await respond(send, response)
 
@@ -121,10 +127,11 @@ class Application:
         if takes_post(path):
             if method != "POST":
                 raise InvalidRecords(405, f"{path} takes POST, not {method:.20}")
-            body = await read_body(receive, headers, self.limit)
-            if path == "/feedback":
-                return json(self.take_feedback(records.loads(body)))
-            return Response(200, await self.versions.reply(PROTOCOLS[path], body, headers, number))
+            with Visit(self.reception, receive) as visit:
+                body = await visit.read(headers)
+                if path == "/feedback":
+                    return json(self.take_feedback(records.loads(body)))
+                return Response(200, await self.versions.reply(PROTOCOLS[path], body, headers, number))
         if path not in self.pages:
             known = ", ".join([*PROTOCOLS, "/feedback", *self.pages])
             raise InvalidRecords(404, f"there is no {path[:80]!a} here; there are {known}")
@@ -193,6 +200,18 @@ class Application:
             "example": example, "label": loaded.state.label,
         }  # fmt: skip
 
+    def metrics(self) -> str:
+        """What is counted, for Prometheus."""
+        kept = self.versions.capture
+        told = metrics.exposition(self.versions.name, self.versions.counts)
+        return told if kept is None else told + kept.exposition(self.versions.name)
+
+    def document(self) -> dict[str, Any]:
+        """This, as the model's own schema has it."""
+        held, schema = list(self.versions.held), self.versions.stable.predictor.schema
+        made = openapi.document(schema, self.card(), self.versions.limits, held, self.keys is not None)
+        return {**made, "servers": [{"url": self.root}]} if self.root else made
+
     def plan(self) -> dict[str, Any]:
         plan = self.versions.plan
         return plan.model_dump(include={"strategy", "stable", "candidate", "share", "step", "state", "reason"}) if plan else {}
@@ -206,31 +225,9 @@ def said_with(error: InvalidRecords, path: str) -> list[tuple[bytes, bytes]]:
     """The headers that HTTP wants an error to have."""
     if isinstance(error, Refused):
         return error.headers
-    return {405: [(b"allow", b"POST" if takes_post(path) else b"GET, HEAD")], 503: [RETRY_AFTER]}.get(error.status, [])
-
-
-async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
-    """The body, read no further than its limit.
-
-    Raises:
-        InvalidRecords: 413.
-        ClientGone: the client hung up.
-    """
-    too_large = InvalidRecords(413, f"the body is over the limit of {limit:,} bytes; send the records in parts")
-    length = headers.get(b"content-length", b"0")
-    if length.isdigit() and int(length[:18]) > limit:
-        raise too_large
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise ClientGone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit:
-            raise too_large
-        if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+    allowed = (b"allow", b"POST" if takes_post(path) else b"GET, HEAD")
+    said = {405: [allowed], 408: [CLOSE], 503: [RETRY_AFTER]}
+    return said.get(error.status, [])
 
 
 async def respond(send: Send, response: Response) -> None:

@@ -4,12 +4,13 @@ actor of it.
 Replicas come about once a second (`sync`): they bring what they hold and have counted, and take the newest plan and the list
 of versions to hold. A rollout is first a version that every living replica loads and whose golden rows each replays; only then
 does its strategy begin. So a version that cannot be loaded, or that answers otherwise than in training, never gets a request.
+Replicas may come and go meanwhile: a new one takes the newest plan before it is ready, one that ends says so (`leave`).
 """
 
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from rayloom.serving import policies
 from rayloom.serving.plan import NONE, Counts, Plan, finish, roll_back
 
 ALIVE_S = 10.0
-"""A replica that has not come for so long is gone: it loads a version in seconds, and comes meanwhile."""
+"""A replica that has not come for so long is gone: it comes also while it loads a version."""
 
 
 @dataclass
@@ -46,13 +47,15 @@ class Coordinator:
         self.plan, self.settings, self.audit, self.clock = plan, settings, audit, clock
         self.replicas: dict[str, Replica] = {}
         self.counted: dict[str, dict[int, Counts]] = {}
+        self.past: dict[int, Counts] = {}
+        self.left: set[str] = set()
         self.pending: int | None = None
         self.lock = threading.RLock()
 
     def sync(
         self, name: str, epoch: int, held: list[int], failed: dict[int, str], counts: dict[int, dict]
-    ) -> tuple[str, list[int]]:
-        """A replica's report; returns the newest plan as JSON, and the versions to hold.
+    ) -> tuple[str, list[int], int]:
+        """A replica's report; returns the newest plan as JSON, the versions to hold, and how many replicas live.
 
         Args:
             epoch: of the plan that it has, -1 for none.
@@ -60,11 +63,20 @@ class Coordinator:
             counts: totals since the replica began, by version.
         """
         with self.lock:
-            self.replicas[name] = Replica(self.clock(), epoch, held, failed)
-            self.counted[name] = {int(number): Counts.read(one) for number, one in counts.items()}
-            self.go_on()
+            if name not in self.left:  # its last report may come after it has left
+                self.replicas[name] = Replica(self.clock(), epoch, held, failed)
+                self.counted[name] = {int(number): Counts.read(one) for number, one in counts.items()}
+                self.go_on()
             named = (self.plan.stable, self.plan.candidate, self.pending)
-            return self.plan.model_dump_json(exclude={"before"}), [number for number in named if number is not None]
+            wanted = [number for number in named if number is not None]
+            return self.plan.model_dump_json(exclude={"before"}), wanted, len(self.alive())
+
+    def leave(self, name: str) -> None:
+        """A replica ends: nothing waits for it any more, and its counts stay."""
+        with self.lock:
+            self.left.add(name)
+            self.replicas.pop(name, None)
+            self.past = total([self.past, self.counted.pop(name, {})])
 
     def roll_out(self, version: int, settings: Rollout | None = None) -> None:
         """Begins a rollout, once all replicas hold the version.
@@ -144,11 +156,16 @@ class Coordinator:
 
     def counts(self) -> dict[int, Counts]:
         """Totals by version over all replicas, those that are gone among them."""
-        total: dict[int, Counts] = {}
-        for counted in self.counted.values():
-            for number, one in counted.items():
-                total[number] = total.get(number, NONE) + one
-        return total
+        return total([self.past, *self.counted.values()])
+
+
+def total(parts: Iterable[dict[int, Counts]]) -> dict[int, Counts]:
+    """Sums by version."""
+    sums: dict[int, Counts] = {}
+    for counted in parts:
+        for number, one in counted.items():
+            sums[number] = sums.get(number, NONE) + one
+    return sums
 
 
 def audit_path(root: Path, name: str) -> Path:

@@ -41,6 +41,9 @@ LENGTH = len(PREFIX) + ID_DIGITS + 1 + math.ceil(SECRET_BYTES * 4 / 3)
 LOOK_S = 1.0
 """Seconds between two looks at the file."""
 
+WRONG_TRIES = 30
+"""Wrong keys a minute that a replica answers with 401."""
+
 MAX_RATE = 1e6
 
 logger = logging.getLogger("rayloom.serving")
@@ -217,19 +220,14 @@ def given(headers: Mapping[bytes, bytes]) -> bytes | None:
 
 
 @dataclass(slots=True, eq=False)
-class Caller:
-    """A key in memory, with its token bucket: https://en.wikipedia.org/wiki/Token_bucket
+class Bucket:
+    """A token bucket: https://en.wikipedia.org/wiki/Token_bucket
 
     Attributes:
-        expires: seconds since 1970; infinite for never.
-        rate, burst: the replica's part.
+        rate: tokens a second, up to `burst` of them.
         tokens: requests that may come now, as of `at`.
     """
 
-    name: str
-    salt: bytes
-    hash: bytes
-    expires: float
     rate: float
     burst: float
     tokens: float
@@ -245,12 +243,29 @@ class Caller:
         return 0.0
 
 
+@dataclass(slots=True, eq=False)
+class Caller(Bucket):
+    """A key in memory, with the replica's part of its rate.
+
+    Attributes:
+        expires: seconds since 1970; infinite for never.
+    """
+
+    name: str
+    salt: bytes
+    hash: bytes
+    expires: float
+
+
 class Keys:
     """The keys of one model, as a replica checks them.
 
+    Whoever tries keys is told 401 WRONG_TRIES times a minute, all together, and then 429. Good keys need not wait: they are
+    looked for first.
+
     Args:
         path: the key file; it need not be there yet.
-        replicas: how many share a key's rate.
+        replicas: how many share a key's rate; may be set anew.
 
     Raises:
         ServingError: the file cannot be read.
@@ -259,7 +274,9 @@ class Keys:
     def __init__(self, path: Path, replicas: int = 1):
         self.path, self.replicas = path, replicas
         self.callers: dict[bytes, Caller] = {}
-        self.seen, self.looked = _state(path), -math.inf
+        self.wrong = Bucket(WRONG_TRIES / 60, WRONG_TRIES, WRONG_TRIES, 0.0)
+        self.has_told = False
+        self.seen, self.looked = (_state(path), replicas), -math.inf
         self.take(read(path))
 
     def check(self, headers: Mapping[bytes, bytes], now: float) -> str:
@@ -272,7 +289,8 @@ class Keys:
             now: seconds since 1970.
 
         Raises:
-            Refused: 401 where there is no key, or one that is unknown or expired; 429 where it has asked too often.
+            Refused: 401 where there is no key, or one that is unknown or expired; 429 where it has asked too often, or too many
+                wrong ones have been tried.
         """
         if not 0 <= now - self.looked < LOOK_S:  # a clock that was set back looks, too
             self.look(now)
@@ -281,18 +299,28 @@ class Keys:
             raise unauthorized("this model needs an API key; send the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'")
         caller = self.callers.get(key[len(PREFIX) : len(PREFIX) + ID_DIGITS]) if len(key) == LENGTH else None
         if caller is None or not hmac.compare_digest(digest(caller.salt, key), caller.hash):
-            raise unauthorized("the API key is not one of this model's; it may have been revoked", b', error="invalid_token"')
+            raise self.refuse(now)
         if now >= caller.expires:
             raise unauthorized(f"the API key '{caller.name}' has expired", b', error="invalid_token"')
         if wait := caller.wait(now):
-            after = math.ceil(wait)
-            said = f"the API key '{caller.name}' asks more often than it may; try again after {after} s"
-            raise Refused(429, said, (b"retry-after", b"%d" % after))
+            raise too_often(f"the API key '{caller.name}' asks more often than it may", wait)
         return caller.name
 
+    def refuse(self, now: float) -> Refused:
+        """What is said to a wrong key. Many of them are told of in the log, once, until there has been a minute without."""
+        wait = self.wrong.wait(now)
+        if not wait:
+            self.has_told &= self.wrong.tokens < WRONG_TRIES - 1
+            return unauthorized("the API key is not one of this model's; it may have been revoked", b', error="invalid_token"')
+        if not self.has_told:
+            logger.warning("more than %d wrong API keys were tried within a minute; more of them are told 429", WRONG_TRIES)
+        self.has_told = True
+        return too_often("the API key is not one of this model's, and too many wrong ones were tried", wait)
+
     def look(self, now: float) -> None:
-        """Reads the file again where it is another one. A broken one changes nothing until it is mended."""
-        self.looked, state = now, _state(self.path)
+        """Reads the file again where it is another one, or other replicas share the rates. A broken one changes nothing until
+        it is mended."""
+        self.looked, state = now, (_state(self.path), self.replicas)
         if state == self.seen:
             return
         try:
@@ -310,12 +338,21 @@ class Keys:
             expires = key.expires.timestamp() if key.expires else math.inf
             before = self.callers.get(id)
             tokens, at = (min(before.tokens, burst), before.at) if before else (burst, 0.0)
-            callers[id] = Caller(key.name, bytes.fromhex(key.salt), bytes.fromhex(key.hash), expires, rate, burst, tokens, at)
+            callers[id] = Caller(rate, burst, tokens, at, key.name, bytes.fromhex(key.salt), bytes.fromhex(key.hash), expires)
         self.callers = callers
 
 
 def unauthorized(said: str, more: bytes = b"") -> Refused:
     return Refused(401, said, (b"www-authenticate", b'Bearer realm="rayloom"' + more))
+
+
+def too_often(said: str, wait: float) -> Refused:
+    """
+    Args:
+        wait: seconds until the next request may come.
+    """
+    after = math.ceil(wait)
+    return Refused(429, f"{said}; try again after {after} s", (b"retry-after", b"%d" % after))
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:

@@ -4,6 +4,9 @@ One HTML file that needs no other. Its Content-Security-Policy allows this one s
 requests to where the page came from: what a name or a value has in it stays text. All that differs between two models stands in
 elements and attributes, escaped; the script is the same for all.
 
+An open page follows the plan: it asks /plan every few seconds, and where that says something new it takes what changed from the
+page as it is now: who answers, and the version's card. What was typed in stays, unless another version has other fields.
+
 With API keys (`rayloom.serving.keys`) a visitor without one gets `locked`, which tells nothing of the model but its name; a key
 that is typed in there fetches the rest. The key stays in the page's memory.
 """
@@ -247,6 +250,40 @@ function reset(empty) {
 function other(select) {
   one(".free", select.closest(".field")).hidden = select.selectedOptions[0].dataset.mode !== "other";
 }
+function spread() {
+  for (const part of all("[data-share]")) part.style.width = 100 * Number(part.dataset.share) + "%";
+}
+const fields = (within) => JSON.stringify(all(".field", within).map((field) => [field.dataset.name, field.dataset.kind]));
+
+// Takes what another plan changes from the page as it is now.
+async function renew() {
+  const reply = await fetch("./", {headers: headers()});
+  if (!reply.ok) return;
+  const page = new DOMParser().parseFromString(await reply.text(), "text/html");
+  if (!one(".plan", page)) return;
+  const isOther = fields(page) !== fields(document);
+  for (const query of ["h1", ".below", ".plan", ".card"]) one(query).replaceWith(one(query, page));
+  Object.assign(one("main").dataset, one("main", page).dataset);
+  if (isOther) {
+    one("form").replaceWith(one("form", page));
+    bind();
+  }
+  spread();
+}
+async function follow() {
+  const plan = one(".plan");
+  try {
+    if (!document.hidden) {
+      const reply = await fetch("plan", {headers: headers()});
+      one(".lost").hidden = true;
+      const isOther = reply.ok && JSON.stringify(await reply.json()) !== JSON.stringify(JSON.parse(plan.dataset.plan));
+      if (isOther) await renew();
+    }
+  } catch {
+    one(".lost").hidden = false;
+  }
+  setTimeout(follow, 3000);
+}
 async function open(event) {
   event.preventDefault();
   const says = one(".says");
@@ -267,6 +304,11 @@ async function open(event) {
 function start() {
   one(".key input").addEventListener("input", (event) => { key = event.target.value.trim(); });
   if (one(".door")) return one("form").addEventListener("submit", open);
+  bind();
+  spread();
+  if (one(".plan")) setTimeout(follow, 3000);
+}
+function bind() {
   one("form").addEventListener("submit", predict);
   one(".example").addEventListener("click", () => reset(false));
   one(".empty").addEventListener("click", () => reset(true));
@@ -275,7 +317,6 @@ function start() {
     if (one(".free", field)) input.addEventListener("change", () => other(input));
     if (field.dataset.kind === "picture") input.addEventListener("change", () => picture(field));
   }
-  for (const part of all("[data-share]")) part.style.width = 100 * Number(part.dataset.share) + "%";
   reset(false);
 }
 start();
@@ -294,9 +335,10 @@ def html(schema: Schema, card: Mapping[str, Any], plan: Mapping[str, Any]) -> st
     name, told = str(card["model"]["name"]), str(card.get("label") or "")
     title = f"<h1>{escape(name)}<span>version {escape(str(card['model']['version']))}</span></h1>"
     what = f"predicts <b>{escape(told)}</b> from " if told else ""
-    below = f'<div class="soft">{what}{_count(len(schema.kinds), "field")}</div>'
-    aside = section(PROMPT).replace("<section>", '<section class="answer" aria-live="polite">')
-    aside += section(_who_answers(plan), "Who answers") + section(_card(card), "Model")
+    below = f'<div class="soft below">{what}{_count(len(schema.kinds), "field")}</div>'
+    aside = _named(section(PROMPT), 'class="answer" aria-live="polite"')
+    shown = f'class="plan" aria-live="polite" data-plan="{escape(json.dumps(plan))}"'
+    aside += _named(section(_who_answers(plan), "Who answers"), shown) + _named(section(_card(card), "Model"), 'class="card"')
     body = (
         f"<header><div>{title}{below}</div>{_key()}</header>"
         f'<main data-label="{escape(told)}" data-classes="{escape(json.dumps(card["classes"]))}">'
@@ -348,6 +390,10 @@ def _document(title: str, body: str) -> str:
         f"{body}<noscript>{section('The form needs JavaScript; POST /predict does not.')}</noscript>"
         f"<script>{SCRIPT}</script></body></html>\n"
     )
+
+
+def _named(section: str, attributes: str) -> str:
+    return section.replace("<section>", f"<section {attributes}>", 1)
 
 
 def _key(button: str = "") -> str:
@@ -462,7 +508,8 @@ def _who_answers(plan: Mapping[str, Any]) -> str:
     bar = "" if candidate is None else f'<div class="share"><div data-share="{share}"></div></div>'
     facts = {"strategy": plan.get("strategy"), "state": plan.get("state"), "step": plan.get("step") or None}
     reason = f'<p class="soft">{escape(str(plan["reason"]))}</p>' if plan.get("reason") else ""
-    return f"{bar}<div>{escape(said)}</div>{reason}<details><summary>rollout</summary>{_facts(facts)}</details>"
+    lost = '<p class="error lost" hidden>The server does not answer just now.</p>'
+    return f"{bar}<div>{escape(said)}</div>{reason}<details><summary>rollout</summary>{_facts(facts)}</details>{lost}"
 
 
 def _card(card: Mapping[str, Any]) -> str:

@@ -16,10 +16,17 @@ from rayloom import evaluation, features, models
 from rayloom.bundle import Bundle
 from rayloom.errors import BundleError, DataError, InvalidRecords
 from rayloom.features import ColumnState, ImageState, TextState, images
-from rayloom.serving.schema import Schema
+from rayloom.serving import engine
+from rayloom.serving.schema import Columns, Schema
 
 ROWS, HEAVY_ROWS = 8192, 128
 """The most rows scored at once, and the most of those with texts or images: memory is bounded, answers are the same."""
+
+TOKENS = 16_384
+"""Of one pass of a GPU, where nothing else is said."""
+
+CHARACTERS = 4
+"""Of a token, about, as in English. It need not be right, only alike from text to text: a model's pace is in these tokens."""
 
 
 class Predictor:
@@ -27,13 +34,16 @@ class Predictor:
 
     Args:
         bundle: a verified bundle.
+        device: of torch, where the model computes; answers come back as NumPy arrays.
+        tokens: with padding, that the model takes in one pass; a CPU takes fewer.
 
     Raises:
         BundleError: the weights do not fit the model that the bundle's config describes.
     """
 
-    def __init__(self, bundle: Bundle):
-        self.bundle = bundle
+    def __init__(self, bundle: Bundle, device: str | torch.device = "cpu", tokens: int = TOKENS):
+        self.bundle, self.device = bundle, torch.device(device)
+        self.tokens = min(tokens, engine.PACK_TOKENS) if self.device.type == "cpu" else tokens
         self.schema = Schema(bundle.state.columns)
         self.transform = features.Transform(bundle.state)
         self.threshold = float(bundle.metrics.get("validation_threshold", 0.5))
@@ -47,7 +57,8 @@ class Predictor:
             raise BundleError(
                 f"{bundle.weights} does not fit the model in config.json ({str(error).splitlines()[0]})."
             ) from None
-        self.model.eval()
+        self.model.to(self.device).eval()
+        engine.fuse_attention(self.model)
 
     def predict(self, rows: pa.Table) -> np.ndarray:
         """Calibrated probabilities of rows with the features' columns: float32 (n,) of the second of two classes, or
@@ -56,9 +67,16 @@ class Predictor:
         return evaluation.probabilities(np.concatenate(parts), self.temperature)
 
     def _logits(self, rows: pa.Table) -> np.ndarray:
-        arrays = self.transform.apply(rows)
-        with torch.inference_mode():
-            return self.model({name: torch.from_numpy(array) for name, array in arrays.items()}).float().numpy()
+        return engine.logits(self.model, self.transform.apply(rows), self.device, self.tokens)
+
+    def weigh(self, columns: Columns) -> list[int] | None:
+        """About how many tokens each row has; for images, 1 a row. None where rows cost too little to be told apart."""
+        for name, column in self.bundle.state.columns.items():
+            if isinstance(column, TextState):
+                return [min(column.max_tokens, 2 + len(text or "") // CHARACTERS) for text in columns[name]]
+            if isinstance(column, ImageState):
+                return [1] * len(columns[name])
+        return None
 
     def predict_records(self, records: Any) -> np.ndarray:
         """`predict` of a JSON list of records.

@@ -12,9 +12,10 @@ from typing import Any
 from rayloom import config
 from rayloom.errors import DataError, InvalidRecords, Overloaded
 from rayloom.serving.batching import Answers, Batcher
+from rayloom.serving.capture import Capture
 from rayloom.serving.plan import Choice, Counts, Plan, choose
 from rayloom.serving.predictor import Predictor
-from rayloom.serving.protocols import Headers, Limits, Model, Reply
+from rayloom.serving.protocols import Headers, Limits, Model, Reply, request_id
 
 logger = logging.getLogger("rayloom.serving")
 
@@ -35,10 +36,11 @@ class Versions:
     Args:
         name: of the registered model.
         settings: limits of a request and of the queue.
+        capture: keeps some requests and their answers; None for none.
     """
 
-    def __init__(self, name: str, settings: config.Serve):
-        self.name, self.settings = name, settings
+    def __init__(self, name: str, settings: config.Serve, capture: Capture | None = None):
+        self.name, self.settings, self.capture = name, settings, capture
         self.limits = Limits(settings.max_rows)
         self.held: Mapping[int, Version] = {}
         self.counts: dict[int, Counts] = {}
@@ -52,7 +54,9 @@ class Versions:
             min(predictor.most, self.settings.max_batch_rows),
             self.settings.max_waiting_rows,
             self.settings.timeout_s,
-            apart=predictor.is_heavy,
+            self.settings.threads if predictor.is_heavy else 0,
+            predictor.weigh if predictor.is_heavy else None,
+            self.settings.max_batch_tokens,
         )
         model = Model(self.name, number, predictor.bundle.state.classes)
         self.counts = {number: Counts(), **self.counts}
@@ -108,6 +112,7 @@ class Versions:
         if choice.version not in held:
             raise InvalidRecords(404, f"version {choice.version} is not served; there are {', '.join(map(str, held))}")
         version, counts = held[choice.version], self.counts[choice.version]
+        version.batcher.require_room()  # before the body is read, which costs as much as an answer
         call = protocol.decode(body, headers, version.predictor.schema, self.limits)
         began = time.perf_counter()
         try:
@@ -120,6 +125,9 @@ class Versions:
             raise
         counts.answered(time.perf_counter() - began)
         counts.scored(answers[0]["probability"])
+        if self.capture is not None and self.capture.is_chosen():
+            schema = version.predictor.schema
+            self.capture.take(choice.version, schema, request_id(headers), len(body), call.columns, answers)
         if choice.shadow is not None and choice.shadow in held:
             self.compare(held[choice.shadow], protocol, body, headers, answers)
         return reply

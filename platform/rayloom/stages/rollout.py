@@ -18,9 +18,9 @@ PATIENCE_S = 120.0
 
 
 def is_served(name: str) -> bool:
-    """Whether replicas of the model answer on this cluster."""
+    """Whether replicas of the model answer on this cluster, or would if they were asked."""
     try:
-        return bool(status(name)["replicas"])
+        return bool(status(name)["replicas"]) or app.sleeps(name)
     except ServingError:
         return False
 
@@ -34,8 +34,14 @@ def status(name: str) -> dict[str, Any]:
     return _ask(name, "status")
 
 
+def has_front(name: str) -> bool:
+    """Whether requests come through HAProxy, straight to the replicas."""
+    return bool(_ask(name, "has_front"))
+
+
 def roll_out(pipeline: config.Pipeline, version: int) -> dict[str, Any]:
-    """Rolls a version out by the strategy of serve.rollout, and returns the last status once all replicas have switched.
+    """Rolls a version out by the strategy of serve.rollout, and returns the last status once all replicas have switched. An
+    application that is scaled to zero starts a replica for it.
 
     A/B tests and bandits have no end of their own that is worth waiting for: these return when they have begun.
 
@@ -43,6 +49,8 @@ def roll_out(pipeline: config.Pipeline, version: int) -> dict[str, Any]:
         ServingError: the version was refused or rolled back (the sentence says why), or replicas do not come along.
     """
     name, settings = pipeline.name, pipeline.serve.rollout
+    if not status(name)["replicas"] and app.sleeps(name):
+        app.wake(name)
     if (found := status(name))["plan"]["stable"] == version and found["pending"] is None:
         return _settled(name)
     _ask(name, "roll_out", version, settings)

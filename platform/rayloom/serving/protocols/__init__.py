@@ -10,7 +10,7 @@ and a line in PROTOCOLS. No Ray, no HTTP: bytes and headers in, bytes and header
 from types import ModuleType
 
 from rayloom.serving.protocols import inference, invocations, records
-from rayloom.serving.protocols.exchange import Call, Headers, Limits, Model, Reply
+from rayloom.serving.protocols.exchange import Call, Headers, Limits, Model, Reply, request_id
 
 PROTOCOLS: dict[str, ModuleType] = {
     "/predict": records,
@@ -19,4 +19,4 @@ PROTOCOLS: dict[str, ModuleType] = {
 }
 """By path; {m} is the model's name, and may be followed by /versions/{v} (see `inference.target`)."""
 
-__all__ = ["PROTOCOLS", "Call", "Headers", "Limits", "Model", "Reply", "inference", "invocations", "records"]
+__all__ = ["PROTOCOLS", "Call", "Headers", "Limits", "Model", "Reply", "inference", "invocations", "records", "request_id"]

@@ -16,6 +16,9 @@ Headers = Mapping[bytes, bytes]
 
 JSON = "application/json"
 
+ID_BYTES = 128
+"""The longest id of a request that is taken from the client; `rayloom.serving.haproxy` knows it, too."""
+
 
 class Limits(NamedTuple):
     """What one request may hold; the size of a body is bounded before it is decoded."""
@@ -64,6 +67,12 @@ def media_type(headers: Headers, known: tuple[str, ...]) -> str:
         if key.strip() == "charset" and value.strip(" '\"") not in ("utf-8", "utf8", "us-ascii"):
             raise InvalidRecords(415, f"the charset '{value.strip():.40}' is not UTF-8; send the body in UTF-8")
     return name
+
+
+def request_id(headers: Headers) -> str:
+    """The id that a reply's x-request-id has, too. HAProxy and Ray see to it that there is one: the client's where it is short
+    and printable, else a new one."""
+    return headers.get(b"x-request-id", b"-")[:ID_BYTES].decode("ascii", "backslashreplace")
 
 
 def loads(body: bytes) -> Any:

@@ -23,7 +23,7 @@ def echo(number: int, body: bytes) -> bytes:
     return replied(b'{"predictions": %b}' % json.dumps([json.loads(body)]).encode())
 
 
-def drive(answer: Callable[[int, bytes], bytes], seconds: float = 0.1, delay: float = 0.0, **plan: Any) -> dict:
+def drive(answer: Callable[[int, bytes], bytes], seconds: float = 0.3, delay: float = 0.0, **plan: Any) -> dict:
     """The figures of a load against a server that gives `answer(number of the request, its body)`; nothing closes it."""
     count = 0
 
@@ -86,10 +86,10 @@ def test_latencies_are_the_servers():
 
 
 def test_rps_counts_good_replies_of_the_measured_time_alone():
-    figures = drive(lambda number, body: replied(b"{}", 200 if number % 2 else 503), seconds=0.1, warmup=0.05, delay=0.005)
+    figures = drive(lambda number, body: replied(b"{}", 200 if number % 2 else 503), seconds=1.0, warmup=0.5, delay=0.005)
     good, bad = figures["statuses"]["200"], figures["statuses"]["503"]
     assert abs(good - bad) <= 4
-    assert 0 < figures["rps"] * 0.05 < good * 0.8
+    assert 0 < figures["rps"] * 0.5 < good * 0.8
 
 
 def test_a_wrong_answer_is_counted_and_named():
@@ -125,7 +125,7 @@ def test_a_server_that_is_not_there_is_a_failure():
 
 
 def test_at_a_rate_so_many_are_sent():
-    figures = drive(echo, seconds=0.15, rate=400)
+    figures = drive(echo, seconds=0.6, rate=100)
     assert figures["requests"] == 60 and figures["unsent"] == 0
 
 

@@ -238,7 +238,8 @@ def _end(processes: list) -> None:
         with suppress(psutil.NoSuchProcess):  # some end with the one before
             process.terminate()
     for process in psutil.wait_procs(processes, timeout=3)[1]:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @pytest.fixture(scope="session")

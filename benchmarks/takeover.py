@@ -77,7 +77,7 @@ class Events:
             "good": lambda: roll_out(self.pipeline, self.good),
             "corrupt": self.try_corrupt,
             "last": lambda: roll_out(self.pipeline, self.last),
-            "killed": kill_a_replica,
+            "killed": lambda: kill_a_replica(self.pipeline.name),
         }
         for name, step in steps.items():
             time.sleep(pause)
@@ -105,11 +105,12 @@ class Events:
         return len(wrong | {one for one in told if one[1] == self.corrupt})
 
 
-def kill_a_replica() -> None:
+def kill_a_replica(model: str) -> None:
+    """Ends the process of one of a model's replicas by SIGKILL, in the cluster that this process has joined."""
     import ray
 
     actors = ray._private.state.actors().values()
-    alive = [one["Pid"] for one in actors if "PredictService" in one["ActorClassName"] and one["State"] == "ALIVE"]
+    alive = [one["Pid"] for one in actors if f"{model}:PredictService" in one["ActorClassName"] and one["State"] == "ALIVE"]
     os.kill(alive[0], signal.SIGKILL)
 
 

@@ -3,8 +3,6 @@ while clients ask.
 """
 
 import json
-import os
-import signal
 import socket
 import threading
 import time
@@ -16,10 +14,10 @@ import orjson
 import psutil
 import pyarrow.parquet as pq
 import pytest
-import ray
 import torch
 from ray import serve
 
+from benchmarks.takeover import kill_a_replica
 from rayloom import bundle, config, tracking
 from rayloom.errors import BundleError, ServingError
 from rayloom.serving import app, capture
@@ -242,11 +240,6 @@ class Clients:
             thread.join()
 
 
-def replica_processes() -> list[int]:
-    actors = ray._private.state.actors().values()
-    return [one["Pid"] for one in actors if "flights:PredictService" in one["ActorClassName"] and one["State"] == "ALIVE"]
-
-
 def test_versions_take_over_and_a_replica_dies_without_a_lost_request(client, pipeline, made, flight, tmp_path):
     """A good version, one that answers otherwise than in training, a good one again, and a SIGKILL: every request of every
     client is answered, and after a switch nobody hears of the version before."""
@@ -261,7 +254,7 @@ def test_versions_take_over_and_a_replica_dies_without_a_lost_request(client, pi
             rollout.roll_out(pipeline, bad)
         rollout.roll_out(pipeline, last)
         switched[last] = time.monotonic()
-        os.kill(replica_processes()[0], signal.SIGKILL)
+        kill_a_replica(pipeline.name)
         before = len(clients.told)
         while len(clients.told) < before + 300:
             time.sleep(0.05)

@@ -49,6 +49,16 @@ def merged(below: dict, changes: dict) -> dict:
     return data
 
 
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture(scope="session")
 def toy_data() -> Callable[..., dict]:
     """Makes the toy pipeline as plain data, with changes by dotted key."""

@@ -19,23 +19,15 @@ from rayloom.serving import capture
 from rayloom.serving.capture import Capture, Found, outdated
 from rayloom.serving.predictor import Predictor
 from rayloom.serving.schema import Schema
+from tests.unit.conftest import Clock
 
 NOW = 1_700_000_000.25
 OURS = ["_time", "_request", "_row", "_label", "_probability", "_probabilities", "_unseen", "_cut"]
 
 
-class Clock:
-    """Seconds that a test sets."""
-
-    now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOW)
 
 
 @pytest.fixture

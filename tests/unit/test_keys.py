@@ -11,6 +11,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import yaml
 
 from rayloom import cli
 from rayloom.commands import keys as command
@@ -373,23 +374,11 @@ def test_what_is_no_time_span(text):
         keys.duration(text)
 
 
-PIPELINE = """
-name: toy
-storage: {root: ROOT}
-etl:
-  sources: {raw: {path: raw.csv, columns: "id INT, size DOUBLE"}}
-  steps: [{name: rows, sql: "SELECT *, size > 1 AS big FROM raw"}]
-  splits: {train: id < 3, validation: id = 3, test: id > 3}
-  order_by: [id]
-features: {label: big, columns: {size: {kind: number}}}
-"""
-
-
 @pytest.fixture
-def rayloom(tmp_path, capsys):
+def rayloom(tmp_path, toy_data, capsys):
     """Runs `rayloom keys …` and returns what it printed to stdout and to stderr."""
     file = tmp_path / "toy.yaml"
-    file.write_text(PIPELINE.replace("ROOT", str(tmp_path)))
+    file.write_text(yaml.safe_dump(toy_data({"storage": {"root": str(tmp_path)}})))
 
     def run(*words: str) -> tuple[str, str]:
         parser = argparse.ArgumentParser()

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rayloom import cli, config
 from rayloom.errors import ConfigError, ServingError
@@ -160,24 +161,11 @@ def test_where_nothing_listens_there_is_no_front(make):
         tls.require_front(config.Serve(port=free_port(), tls=make()))
 
 
-PIPELINE = """
-name: toy
-etl:
-  sources: {raw: {path: raw.csv, columns: "id INT, size DOUBLE"}}
-  steps: [{name: rows, sql: "SELECT *, size > 1 AS big FROM raw"}]
-  splits: {train: id < 3, validation: id = 3, test: id > 3}
-  order_by: [id]
-features: {label: big, columns: {size: {kind: number}}}
-serve: {tls: {certificate: front.crt, key: front.key}}
-"""
-
-
-def test_a_command_that_serves_looks_at_the_files_before_it_starts_anything(make, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_command_that_serves_looks_at_the_files_before_it_starts_anything(make, toy_data, toy_csv, monkeypatch, capsys):
+    monkeypatch.chdir(toy_csv.parent)
     make()
     Path("front.key").chmod(0o644)
-    Path("raw.csv").write_text("id,size\n1,2.5\n")
-    Path("toy.yaml").write_text(PIPELINE)
+    Path("toy.yaml").write_text(yaml.safe_dump(toy_data({"serve": {"tls": {"certificate": "front.crt", "key": "front.key"}}})))
     parsed = argparse.Namespace(config=["toy.yaml"], set=[])
     with pytest.raises(SystemExit) as ended, cli.command(parsed, serves=True):
         pytest.fail("it has begun")

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rayloom.tuning.records import Trial
 from rayloom.tuning.table import MOST_ENDED, MOST_RUNNING, Table
+from tests.unit.conftest import Clock
 
 BEST = Trial(4, "complete", {"train.lr": 0.003}, dict.fromkeys(range(1, 9), 0.69), 0.69321, 2, 3.14)
 
@@ -92,19 +93,9 @@ def test_what_it_does_not_expect_is_not_raised(number):
         table.end(replace(BEST, number=number, value=number))
 
 
-class Clock:
-    """Seconds that go on when told."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

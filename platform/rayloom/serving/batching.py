@@ -102,7 +102,7 @@ class Batcher:
 
     def __init__(
         self, answer: Callable[[Columns], Answers], most: int, room: int, seconds: float, cpus: int = 0,
-        weigh: Callable[[Columns], list[int] | None] | None = None, tokens: int = 16_384,
+        weigh: Callable[[Columns], list[int] | None] | None = None, tokens: int = engine.TOKENS,
     ):  # fmt: skip
         self.answer, self.most, self.room, self.seconds = answer, most, room, seconds
         self.cpus, self.weigh, self.tokens = max(1, cpus), weigh, tokens

@@ -13,6 +13,9 @@ from torch import nn
 
 logger = logging.getLogger("rayloom.serving")
 
+TOKENS = 16_384
+"""Of one pass of a GPU, where nothing else is said."""
+
 PACK_TOKENS = 2048
 """Of a CPU's pack: with four times as many, MiniLM's activations leave the caches, and a text takes a sixth longer."""
 

@@ -50,7 +50,7 @@ ADDED = {
 OWN_PAGES = r"^(\s*bind\s+)(?:\*|127\.0\.0\.1)?(:\d+\s*)$"
 """`bind :9101` and `bind *:8404`; the address at which requests come in is given in full."""
 
-FRONT = r"^(frontend http_frontend\n(?:    http-request del-header .*\n)*\s*bind \S+).*$"
+FRONT = r"^(frontend http_frontend\n(?:.*\n)*?\s*bind \S+).*$"
 
 
 def main() -> None:

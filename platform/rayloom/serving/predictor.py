@@ -22,9 +22,6 @@ from rayloom.serving.schema import Columns, Schema
 ROWS, HEAVY_ROWS = 8192, 128
 """The most rows scored at once, and the most of those with texts or images: memory is bounded, answers are the same."""
 
-TOKENS = 16_384
-"""Of one pass of a GPU, where nothing else is said."""
-
 CHARACTERS = 4
 """Of a token, about, as in English. It need not be right, only alike from text to text: a model's pace is in these tokens."""
 
@@ -41,7 +38,7 @@ class Predictor:
         BundleError: the weights do not fit the model that the bundle's config describes.
     """
 
-    def __init__(self, bundle: Bundle, device: str | torch.device = "cpu", tokens: int = TOKENS):
+    def __init__(self, bundle: Bundle, device: str | torch.device = "cpu", tokens: int = engine.TOKENS):
         self.bundle, self.device = bundle, torch.device(device)
         self.tokens = min(tokens, engine.PACK_TOKENS) if self.device.type == "cpu" else tokens
         self.schema = Schema(bundle.state.columns)

@@ -137,7 +137,7 @@ def served(workload: "Workload") -> Iterator[Events]:
     from ray import serve
 
     from rayloom import bundle, cluster, config
-    from rayloom.serving import app
+    from rayloom.serving import app, rollouts
 
     port, made = free_port(), bundle.load(workload.folder)
     with TemporaryDirectory(prefix="rayloom-takeover-") as folder, cluster.connect(Path(folder), [port]):
@@ -152,7 +152,7 @@ def served(workload: "Workload") -> Iterator[Events]:
             yield Events(pipeline, good, corrupt, last)
         finally:
             serve.shutdown()
-            app.end_coordinator(pipeline.name)
+            rollouts.end(pipeline.name)
 
 
 def measured(root: Path, seconds: float, connections: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ray import serve
 from benchmarks.takeover import kill_a_replica
 from rayloom import bundle, config, tracking
 from rayloom.errors import BundleError, ServingError
-from rayloom.serving import app, capture
+from rayloom.serving import app, capture, replica, rollouts
 from rayloom.stages import rollout
 from tests import malformed
 
@@ -50,7 +50,7 @@ def client(joined, finished, pipeline, second, tmp_path_factory) -> Iterator[htt
         yield client
     serve.shutdown()
     for of, _ in models:
-        app.end_coordinator(of.name)
+        rollouts.end(of.name)
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_a_bundle_that_fails_its_golden_rows_never_becomes_ready(client, pipelin
     other = pipeline.model_copy(update={"name": "broken"})
     version = register(other, made, tmp_path / "broken", wrong_row=3)
     with pytest.raises(BundleError, match="Golden row 3"):
-        app.load(other, version)
+        replica.load(other, version)
     assert client.get("/healthz").status_code == 200
 
 

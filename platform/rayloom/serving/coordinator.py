@@ -1,5 +1,5 @@
-"""Who decides which version answers: one coordinator for all replicas of a model. No Ray here; `rayloom.serving.app` makes an
-actor of it.
+"""Who decides which version answers: one coordinator for all replicas of a model. No Ray here;
+`rayloom.serving.rollouts` makes an actor of it.
 
 Replicas come about once a second (`sync`): they bring what they hold and have counted, and take the newest plan and the list
 of versions to hold. A rollout is first a version that every living replica loads and whose golden rows each replays; only then

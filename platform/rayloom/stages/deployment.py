@@ -65,15 +65,15 @@ def _start(run: Run, trained: Trained, follows: bool) -> None:
     """Starts the application, which answers with the version once its replicas are ready."""
     from ray import serve
 
-    from rayloom.serving import app
+    from rayloom.serving import app, rollouts
     from rayloom.stages import rollout
 
     settings, name = run.pipeline.serve, run.pipeline.name
     require_room_for_replicas(run.pipeline)
-    app.end_coordinator(name)  # of an application that was deleted
+    rollouts.end(name)  # of an application that was deleted
     if run.local:
         # Not serve.shutdown(): it has Ray report the controller's wanted end as a failed task. The cluster ends it as well.
-        run.cleanup.callback(app.end_coordinator, name)
+        run.cleanup.callback(rollouts.end, name)
         run.cleanup.callback(serve.delete, name)
     serve.start(
         http_options={"host": settings.host, "port": settings.port},

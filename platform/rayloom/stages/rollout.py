@@ -8,7 +8,7 @@ import ray
 from rayloom import config
 from rayloom.errors import RayloomError, ServingError
 from rayloom.runs import say
-from rayloom.serving import app
+from rayloom.serving import app, rollouts
 
 LOOK_S = 0.2
 """Seconds between two looks at a rollout's state."""
@@ -102,7 +102,7 @@ def finish(name: str) -> dict[str, Any]:
 
 def _ask(name: str, method: str, *arguments: Any) -> Any:
     try:
-        return ray.get(getattr(app.find(name), method).remote(*arguments), timeout=30)
+        return ray.get(getattr(rollouts.find(name), method).remote(*arguments), timeout=30)
     except ValueError:
         raise ServingError(f"No model {name} is served on this cluster; deploy it with jobs.deploy first.") from None
     except ray.exceptions.RayTaskError as error:

@@ -210,16 +210,8 @@ def cluster(request: pytest.FixtureRequest, workspace: Path) -> Iterator[Running
     # A folder of its own, with a short name (socket paths are limited): in Ray's default one, this cluster's address would
     # stay behind, and the user's next `ray.init()` would look for it.
     folder = tempfile.mkdtemp(prefix="rl-")
-    ray = shutil.which("ray", path=str(Path(sys.executable).parent))
-    start = [
-        ray,
-        "start",
-        "--head",
-        f"--port={port}",
-        "--num-cpus=2",
-        "--include-dashboard=true",
-        "--node-ip-address=127.0.0.1",
-    ]
+    start = [sys.executable, "-m", "rayloom.environment", "ray", "start", "--head", f"--port={port}", "--num-cpus=2"]
+    start += ["--include-dashboard=true", "--node-ip-address=127.0.0.1"]
     start += [f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", "--disable-usage-stats", f"--temp-dir={folder}"]
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     subprocess.run(start, check=True, env=env, stdout=subprocess.DEVNULL)

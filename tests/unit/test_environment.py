@@ -242,3 +242,27 @@ def test_prepare_refuses_a_ray_that_was_imported_before_it(tmp_path):
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
     )
     assert "Ray was imported before Rayloom prepared its environment" in ended.stderr
+
+
+@pytest.fixture
+def places(monkeypatch):
+    """What the environment says of the ingress's places, now; afterwards it says what it said before."""
+    names = environment.ingress_places(Path("anywhere"))
+    for name in names:
+        monkeypatch.setenv(name, "")
+    return lambda: {name: os.environ[name] for name in names}
+
+
+def test_the_ingresses_of_two_clusters_share_no_file_and_no_port(places):
+    with environment.own_ingress():
+        one = places()
+        with environment.own_ingress():
+            other = places()
+    assert not {*one.values()} & {*other.values()}
+
+
+def test_the_folder_of_an_ingress_is_its_users_alone_and_ends_with_its_cluster(places):
+    with environment.own_ingress():
+        folder = Path(places()["RAY_SERVE_HAPROXY_SOCKET_PATH"]).parent
+        assert [stat.S_IMODE(one.stat().st_mode) for one in (folder, folder.parent)] == [0o700, 0o700]
+    assert not folder.exists()

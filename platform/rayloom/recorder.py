@@ -81,14 +81,16 @@ class Recorder:
             parent: id of the parent run.
         """
         digest = hashlib.sha256(json.dumps([parent, name]).encode()).hexdigest()
-        below = {PARENT_TAG: parent} if parent else {}
+        own = {KEY_TAG: digest, **({PARENT_TAG: parent} if parent else {})}
         with self._store() as client:
-            found = client.search_runs([self._experiment], f"tags.`{KEY_TAG}` = '{digest}'", max_results=1)
-            own = {KEY_TAG: digest, **below}
-            run = found[0] if found else client.create_run(self._experiment, tags=own, run_name=name[:LONGEST])
+            if found := client.search_runs([self._experiment], f"tags.`{KEY_TAG}` = '{digest}'", max_results=1):
+                run = found[0]
+                params = {name: value for name, value in params.items() if encode(name) not in run.data.params}
+            else:
+                given = own | self._labels([*params], tags)  # each tag that comes later costs as much as twenty points
+                run, tags = client.create_run(self._experiment, tags=given, run_name=name[:LONGEST]), {}
             key = run.info.run_id
-            missing = {name: value for name, value in params.items() if encode(name) not in run.data.params}
-            self._send(client, key, missing, tags)
+            self._send(client, key, params, tags)
             if key not in self._seen:
                 self._seen[key] = _stored_places(client, run)
         return key
@@ -149,8 +151,9 @@ class Recorder:
             ) from None
         with self._store() as client:
             waiting = self._waiting.setdefault(run, [])
-            latest = {**client.get_run(run).data.metrics, **{encode(point.key): point.value for point in waiting}}
-            waiting += self._figures(latest, run, figures)
+            if figures:
+                latest = {**client.get_run(run).data.metrics, **{encode(point.key): point.value for point in waiting}}
+                waiting += self._figures(latest, run, figures)
             self._send(client, run, {}, tags)
             client.set_terminated(run, status)
             self._seen.pop(run, None)  # a point that comes later asks the store
@@ -226,10 +229,10 @@ class Recorder:
         from mlflow.entities import Metric, Param, RunTag
 
         waiting = self._waiting.get(run, [])
-        tags = {**whole_tags([*params, *tags, *(point.key for point in waiting)]), **tags}
+        labels = self._labels([*params, *(point.key for point in waiting)], tags)
         entities = [
             *(Param(encode(name), self._shown(value, LONGEST_PARAM)) for name, value in params.items()),
-            *(RunTag(encode(name), self._shown(value, LONGEST_TAG)) for name, value in tags.items()),
+            *(RunTag(name, value) for name, value in labels.items()),
             *(Metric(encode(point.key), point.value, point.timestamp, point.step) for point in waiting),
         ]
         for batch in _batches(entities):
@@ -237,6 +240,11 @@ class Recorder:
             client.log_batch(run, metrics=kinds[Metric], params=kinds[Param], tags=kinds[RunTag])
             del waiting[: len(kinds[Metric])]
         self._waiting.pop(run, None)
+
+    def _labels(self, names: list[str], tags: Mapping[str, Any]) -> dict[str, str]:
+        """Tags as MLflow takes them, with those that keep what it cuts off of these names."""
+        whole = {**whole_tags([*names, *tags]), **tags}
+        return {encode(name): self._shown(value, LONGEST_TAG) for name, value in whole.items()}
 
     def _shown(self, value: Any, longest: int) -> str:
         text = self._tracking.without_password(str(value))

@@ -184,3 +184,8 @@ def test_a_trials_best_epoch_counts(opened):
 @pytest.mark.parametrize(("scheduler", "rungs"), [("asha", [2, 6, 18]), ("median", []), ("none", [])])
 def test_rungs(scheduler, rungs):
     assert study.rungs(config.Tune(scheduler=scheduler, grace=2, reduction=3), 20) == rungs
+
+
+@pytest.mark.parametrize(("scheduler", "epochs"), [("asha", {2, 6, 18}), ("none", set()), ("median", None), ("pbt", None)])
+def test_after_which_epochs_something_is_decided(scheduler, epochs):
+    assert study.decisive(config.Tune(scheduler=scheduler, grace=2, reduction=3), 20) == epochs

@@ -111,7 +111,8 @@ def sweep_rows(
     try:
         if memory.trials():
             say(f"  goes on: {len(memory.trials())} trials were given out, {memory.adopt()} of them were running")
-        job = trial.Job(own, prepared.state, sweep.consolidated(prepared.splits), folder, metric)
+        decisive = study.decisive(own.tune, own.train.epochs)
+        job = trial.Job(own, prepared.state, sweep.consolidated(prepared.splits), folder, metric, decisive)
         tags = {tracking.DATASET_TAG: dataset, tracking.OUTCOME_TAG: "sweep"}
         with _resumable(folder), Recording(pipeline, folder.name, tags) as recording:
             with Table(metric, own.tune.trials, sign=sign) as table:

@@ -368,3 +368,12 @@ def rungs(settings: Tune, epochs: int) -> list[int]:
         found.append(rung)
         rung *= settings.reduction
     return found
+
+
+def decisive(settings: Tune, epochs: int) -> frozenset[int] | None:
+    """Epochs, counted from 1, after which a trial may be stopped or changed; None: after each.
+
+    >>> sorted(decisive(Tune(grace=1, reduction=3), 10))
+    [1, 3, 9]
+    """
+    return frozenset(rungs(settings, epochs)) if settings.scheduler in ("asha", "none") else None

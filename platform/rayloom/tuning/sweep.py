@@ -266,12 +266,15 @@ class _Judge(_Unsaved, Stopper):
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         self.results[trial_id] = result
         self.watch.heard(trial_id)
-        if "failed" in result:
-            return True
-        metrics = json.loads(result["metrics"])
+        is_stopped = [self._hear(result["number"], metrics) for metrics in json.loads(result["epochs"])]
+        return "failed" in result or any(is_stopped)
+
+    def _hear(self, number: int, metrics: dict[str, float]) -> bool:
+        """An epoch is over; returns whether the study stops the trial after it."""
+        epoch, value = int(metrics["epoch"]) + 1, metrics[f"validation_{self.job.metric}"]
         for listener in self.listeners:
-            listener.epoch(result["number"], result["epoch"], result["value"], metrics)
-        return self.study.report(result["number"], result["epoch"], result["value"], metrics)
+            listener.epoch(number, epoch, value, metrics)
+        return self.study.report(number, epoch, value, metrics)
 
     def stop_all(self) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""A trial as Ray Tune runs it: an actor that trains one run after the other, an epoch a step, and stays warm in between.
+"""A trial as Ray Tune runs it: an actor that trains one run after the other, some epochs a step, and stays warm in between.
 
 With one worker the loop runs in the actor; with more, in a gang that the actor keeps. Either way the rows come from the object
 store, once.
@@ -26,6 +26,10 @@ from rayloom.launchers.gang import Gang, Solo, Splits
 from rayloom.training import Epoch
 from rayloom.tuning import space
 
+TOGETHER_S = 1.0
+"""Seconds of epochs that are told of together, where nothing is decided between them: each telling keeps the trial waiting for
+Tune, the study and the table, as long as a small model trains a tenth of an epoch."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -36,6 +40,7 @@ class Job:
         splits: "train" and "validation", a block each.
         folder: the sweep's; a trial's checkpoints lie in <folder>/trials/<number>/checkpoints.
         metric: of validation, what a trial is judged by.
+        decisive: epochs, counted from 1, after which the scheduler may stop or change a trial; None: after each.
     """
 
     pipeline: config.Pipeline
@@ -43,6 +48,7 @@ class Job:
     splits: Splits
     folder: Path
     metric: str
+    decisive: frozenset[int] | None = None
 
 
 def of_trial(pipeline: config.Pipeline) -> config.Pipeline:
@@ -71,11 +77,22 @@ def folder_of(sweep: Path, number: int) -> Path:
     return sweep / "trials" / f"{number:05d}" / "checkpoints"
 
 
+def together(run: Iterator[Epoch], decisive: frozenset[int] | None) -> Iterator[Epoch]:
+    """The epochs that are told of together: up to the next decisive one, the last one, or for TOGETHER_S; see `Job`."""
+    began = time.perf_counter()
+    for epoch in run:
+        yield epoch
+        is_decisive = decisive is None or int(epoch.metrics["epoch"]) + 1 in decisive
+        if epoch.is_last or is_decisive or time.perf_counter() - began > TOGETHER_S:
+            return
+
+
 class Training(tune.Trainable):
     """Trains the settings that Tune gives it: {"number", "params"}.
 
-    A step gives {"number", "epoch" (from 1), "value", "metrics", "params", "seconds", "done"}, or {"number", "failed": why,
-    "seconds", "done": True}: settings that fail, such as those that diverge, cost no new process.
+    A step gives {"number", "epochs": [metrics of each epoch since the last step], "epoch" (the last one, from 1), "value",
+    "params", "seconds", "done"}. Settings that fail, such as those that diverge, cost no new process: "failed" says why then,
+    and "done" is true.
     """
 
     def setup(self, config: dict[str, Any], job: Job) -> None:  # type: ignore[override]  # tune.with_parameters adds the job
@@ -103,19 +120,21 @@ class Training(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """An epoch."""
+        """Epochs, up to the next decisive one or for TOGETHER_S."""
+        epochs: list[Epoch] = []
         try:
             if self.run is None:
                 self.run = self._start()
-            return self._result(next(self.run))
-        except StopIteration:
-            return self._failure("it ended without an epoch")
+            for epoch in together(self.run, self.job.decisive):
+                epochs.append(epoch)
+            failed = "" if epochs else "it ended without an epoch"
         except DivergedError as error:
-            return self._failure(f"diverged: {error}")
+            failed = f"diverged: {error}"
         except RayloomError as error:
-            return self._failure(str(error))
+            failed = str(error)
         except Exception as error:
-            return self._failure(f"{type(error).__name__}: {error}")
+            failed = f"{type(error).__name__}: {error}"
+        return self._result(epochs, failed)
 
     def _start(self) -> Iterator[Epoch]:
         """The trial's epochs: first those that a sweep before this one has left, then new ones."""
@@ -129,26 +148,19 @@ class Training(tune.Trainable):
         if not is_over:
             yield from self.team.epochs(pipeline, self.job.state, self.folder)
 
-    def _result(self, epoch: Epoch) -> dict[str, Any]:
-        metrics = epoch.metrics
-        return {
+    def _result(self, epochs: list[Epoch], failed: str) -> dict[str, Any]:
+        result = {
             "number": self.number,
-            "epoch": int(metrics["epoch"]) + 1,
-            "value": metrics[f"validation_{self.job.metric}"],
-            "metrics": json.dumps(metrics),
+            "epochs": json.dumps([epoch.metrics for epoch in epochs]),  # Tune takes apart what is no text, and averages it
             "params": json.dumps(self.params),
             "seconds": time.perf_counter() - self.began,
-            "done": epoch.is_last,
+            "done": bool(failed) or epochs[-1].is_last,
         }
-
-    def _failure(self, reason: str) -> dict[str, Any]:
-        self.run = None
-        return {
-            "number": self.number,
-            "failed": reason[:1000],
-            "seconds": time.perf_counter() - self.began,
-            "done": True,
-        }
+        if failed:
+            self.run = None
+            return {**result, "failed": failed[:1000]}
+        last = epochs[-1].metrics
+        return {**result, "epoch": int(last["epoch"]) + 1, "value": last[f"validation_{self.job.metric}"]}
 
     def _leave(self) -> None:
         """Ends the run where it is; its checkpoints are on disk then, where they are still wanted."""

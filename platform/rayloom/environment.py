@@ -97,6 +97,9 @@ def ingress() -> dict[str, str]:
         # How often a replica, and who waits for one, tell of their requests where replicas come by the load; Ray's is 10.
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
         "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
+        # Ray kills a proxy that is not up after 5 s, or does not answer for 10: on a busy machine, for being slow.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
         # HAProxy hears of a replica's end within a second; Ray would wait for 30.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
     }

@@ -291,7 +291,7 @@ def test_a_second_model_sleeps_beside_the_first_until_it_is_asked(client, pipeli
 def test_a_replica_with_a_gpu_that_torch_does_not_see_says_so(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ServingError, match=r"serve\.gpus is 0\.5, and torch .* sees no GPU here"):
-        app.device_of(config.Serve(gpus=0.5))
+        replica.device_of(config.Serve(gpus=0.5))
 
 
 def test_what_the_model_says_of_itself_is_open(client):

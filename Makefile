@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Without --no-compile pip writes the bytecode of every module, also of those that nobody imports: nearly half of the time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo test serve doctor lint style types unit contract system clean
+.PHONY: demo test serve doctor lint style types unit cluster clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -18,11 +18,14 @@ serve: .venv/.demo
 doctor: .venv/.demo
 	$(BIN)/rayloom doctor
 
-# Tests on a cluster wait for processes half of the time, so two sets of them run at once, each on a cluster of its own, and what
-# needs none beside them with less of the CPUs. Each prints what it has to say when it is over.
+# The tests on the cluster wait for processes now and then; type checks and unit tests have a smaller part of the CPUs
+# meanwhile, and are heard of at the end.
 test: .venv/.dev style
-	@echo "contract, system, unit and types are tested at once; each is heard of when it is over"
-	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target contract system unit types
+	@nice -n 5 $(MAKE) --no-print-directory types unit > .venv/beside.log 2>&1 & beside=$$!; \
+	trap "kill $$beside; exit 130" INT TERM; \
+	$(MAKE) --no-print-directory cluster; cluster=$$?; \
+	wait $$beside; beside=$$?; cat .venv/beside.log; \
+	test $$cluster -eq 0 -a $$beside -eq 0
 
 lint: style types
 
@@ -31,16 +34,13 @@ style: .venv/.dev
 	$(BIN)/ruff format --check .
 
 types: .venv/.dev
-	nice -n 5 $(BIN)/mypy
+	$(BIN)/mypy
 
 unit: .venv/.dev
-	nice -n 5 $(BIN)/python -m pytest tests/unit tests/test_architecture.py
+	$(BIN)/python -m pytest tests/unit tests/test_architecture.py
 
-contract: .venv/.dev
-	$(BIN)/python -m pytest tests/contract tests/launchers tests/sweeps
-
-system: .venv/.dev
-	$(BIN)/python -m pytest tests/system
+cluster: .venv/.dev
+	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/test_architecture.py
 
 .venv/.demo: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 on PATH; install it, or run make PYTHON=/path/to/python3.11" >&2; exit 2; }

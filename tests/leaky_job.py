@@ -1,7 +1,9 @@
-"""A job that leaves a process behind, for tests/system/test_pipeline.py."""
+"""A job that says what runs on its cluster, and leaves a process behind, for tests/system/test_pipeline.py."""
 
+import os
 import subprocess
 
+from rayloom import environment
 from rayloom.cli import arguments, command
 
 
@@ -9,6 +11,8 @@ def main() -> None:
     with command(arguments(__doc__).parse_args()):
         from rayloom import cluster  # Ray, which is not to be imported before the command is set up
 
+        running = environment.marked_processes(os.environ[environment.MARK])
+        print("running:", *(process.cmdline() for process in running))
         cluster.LEFTOVER_SECONDS = 6.0  # for what never ends
         subprocess.Popen(["sleep", "120"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

@@ -133,6 +133,7 @@ def _started(ports: list[int]) -> Iterator[Cluster]:
         log_to_driver=False,
         logging_level=logging.WARNING,
     )
+    _end_the_idle()
     cluster = Cluster(local=True)
     try:
         _configure_data()
@@ -142,6 +143,15 @@ def _started(ports: list[int]) -> Iterator[Cluster]:
         started = environment.marked_processes(mark)
         ray.shutdown()
         cluster.leftovers += left_on_machine(mark, ports, started)
+
+
+def _end_the_idle() -> None:
+    """Ends what serves nobody on a cluster of this machine alone: the scaler of nodes, the server of a dashboard that is not
+    there, and the one that copies workers' output here, which we do not ask for. `ray.init` would have them start for seconds
+    and look around for as long as the cluster lives: a twentieth of two CPUs."""
+    node = ray._private.worker._global_node
+    for end in (node.kill_monitor, node.kill_dashboard, node.kill_log_monitor):
+        end(check_alive=False)
 
 
 def _configure_data() -> None:

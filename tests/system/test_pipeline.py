@@ -73,6 +73,12 @@ def test_an_interrupted_run_says_so_and_is_not_the_latest(finished):
     assert finished.interrupted.folder == finished.second.folder
 
 
+def test_a_local_cluster_has_no_process_that_serves_nobody(finished):
+    [running] = re.findall(r"^running: .*$", finished.leaky.output, re.M)
+    assert "gcs_server" in running and "raylet" in running
+    assert not re.search(r"log_monitor\.py|monitor\.py|dashboard\.py", running), running
+
+
 def test_a_job_that_leaves_a_process_ends_with_4_and_names_it(finished):
     """The audit can fail: this job starts a process of its own session and forgets it."""
     last = finished.leaky.output.strip().splitlines()[-1]

@@ -271,7 +271,7 @@ def test_who_would_not_be_answered_in_time_is_told_at_once(serve, model):
     async def scenario() -> list[int]:
         return [said[0] for said in await asyncio.gather(*(ask(application, rows()) for _ in range(40)))]
 
-    assert asyncio.run(scenario()) == [200] * 31 + [503] * 9
+    assert asyncio.run(scenario()) == [200] * 30 + [503] * 10
 
 
 def test_a_model_that_has_become_fast_again_admits_again(serve, model):

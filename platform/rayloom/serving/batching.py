@@ -123,7 +123,7 @@ class Batcher:
         """
         if self.rows and self.rows + rows > self.room:
             raise Overloaded(f"{self.rows:,} rows are waiting, the limit is {self.room:,}; try again")
-        if self.rows * self.done_seconds > self.seconds * self.done_rows > 0:
+        if self.rows and (self.rows + rows) * self.done_seconds > self.seconds * self.done_rows > 0:
             raise Overloaded(f"{self.rows:,} rows are waiting, more than are answered in {self.seconds:g} s; try again")
 
     async def submit(self, columns: Columns, rows: int) -> Answers:
@@ -170,7 +170,9 @@ class Batcher:
             while self.waiting:
                 if batch := self._take():
                     await self._pass(batch)
-                await asyncio.sleep(0)  # what came meanwhile is read before the next pass
+                began = time.perf_counter()
+                await asyncio.sleep(0)  # what came meanwhile is read before the next pass, and answers are sent
+                self.done_seconds += (time.perf_counter() - began) / self.cpus
         finally:
             self.busy -= 1
 

@@ -181,13 +181,14 @@ def on_ray(device: str, port: int) -> Iterator[None]:
     import ray
     from ray import serve
 
-    ray.init(num_gpus=int(device == "cuda"), log_to_driver=False, include_dashboard=False)
-    serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"enable_access_log": False})
-    try:
-        yield
-    finally:
-        serve.shutdown()
-        ray.shutdown()
+    with environment.own_ingress():
+        ray.init(num_gpus=int(device == "cuda"), log_to_driver=False, include_dashboard=False)
+        serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"enable_access_log": False})
+        try:
+            yield
+        finally:
+            serve.shutdown()
+            ray.shutdown()
 
 
 @contextmanager

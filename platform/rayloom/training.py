@@ -106,6 +106,7 @@ class Loop:
         self.metric, self.sign = evaluation.selection(pipeline.evaluate, len(state.classes))
         self.history: list[dict[str, float]] = []
         self.golden: list = []
+        self.unsaved_s = 0.0
         self.timeline = worker.timeline
         self.timeline["model built"] = time.time()
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=worker.device)
@@ -158,7 +159,10 @@ class Loop:
         self.history.append(
             self.agree({"epoch": epoch, "loss": loss, **metrics, **self.rows.figures, **self.costs(speed, began)})
         )
-        self.save(epoch + 1, 0)
+        self.unsaved_s += self.history[-1]["seconds"]  # which ranks share, so that they agree
+        if self.is_over(epoch + 1) or self.unsaved_s >= self.settings.checkpoint.epoch_seconds:
+            self.save(epoch + 1, 0)
+            self.unsaved_s = 0.0
 
     def take_step(self, batch: Batch, rows: int) -> None:
         """One optimizer step on this rank's part of a batch that has `rows` rows over all ranks."""

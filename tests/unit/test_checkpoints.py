@@ -94,6 +94,15 @@ def test_seconds_save_where_ranks_look(train, tmp_path):
     assert checkpoints.last(tmp_path).place == (0, 40)
 
 
+def test_short_epochs_are_saved_when_seconds_of_them_have_passed_and_the_last_one_always(train, tmp_path):
+    apart = {"train.checkpoint": {"epoch_seconds": 1e6, "keep": 9}}
+    assert [one.place for one in checkpoints.found(train(apart).folder)] == [(3, 0)]
+    with pytest.raises(breaking.Stopped):
+        train({**apart, "model": breaking.section("stop", 2 * STEPS + 1)}, tmp_path)
+    assert checkpoints.found(tmp_path) == []
+    assert train(apart, tmp_path).history()[-1]["epoch"] == 2
+
+
 def test_half_a_checkpoint_is_not_looked_at(write, tmp_path):
     write({(1, 0): 0.5})
     (tmp_path / ".epoch-00002-step-00000000.77").mkdir()

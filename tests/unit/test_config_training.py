@@ -42,6 +42,7 @@ def test_settings_that_go_together_are_kept(settings):
         ("accumulate", 0), ("lr", 0.0), ("warmup", 1.0), ("clip_norm", 0.0), ("label_smoothing", 1.0), ("ema", 1.0),
         ("patience", 0), ("memory", "2x"), ("schedule", "step"), ("lr_scaling", "log"), ("timeout_s", 0.0),
         ("checkpoint", {"every_steps": 0}), ("checkpoint", {"every_seconds": 0.0}), ("checkpoint", {"keep": 0}),
+        ("checkpoint", {"epoch_seconds": -1.0}),
     ],
 )  # fmt: skip
 def test_a_value_out_of_bounds_is_refused_by_name(name, value):

@@ -8,10 +8,15 @@ from rayloom.config.base import Fraction, Memory, Resources, Section
 
 
 class Checkpoints(Section):
-    """When the loop saves where it is, besides each epoch's end. Resuming goes on from there, inside the epoch."""
+    """When the loop saves where it is. Resuming goes on from there, inside the epoch."""
 
     every_steps: int | None = Field(default=None, ge=1, description="optimizer steps between two checkpoints")
     every_seconds: float | None = Field(default=None, gt=0, description="seconds between two checkpoints")
+    epoch_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="seconds of epochs after which an epoch's end is saved; 0: each is; the last one always is",
+    )
     keep: int = Field(default=1, ge=1, le=1000, description="how many of the best epochs to keep; the last is kept as well")
 
 

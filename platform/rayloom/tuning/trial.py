@@ -52,11 +52,18 @@ class Job:
 
 
 def of_trial(pipeline: config.Pipeline) -> config.Pipeline:
-    """The pipeline with a train section for trials: as many workers as one has, and the launcher that gives the same."""
+    """The pipeline with a train section for trials: as many workers as one has, the launcher that gives the same, and no
+    checkpoint of each short epoch, since a trial is only gone on with after a crash; population based training copies them."""
     workers = pipeline.tune.workers_per_trial
-    launcher = "inline" if workers == 1 else "ray"
+    apart = 0.0 if pipeline.tune.scheduler == "pbt" else TOGETHER_S
     settings = pipeline.train.model_copy(
-        update={"launcher": launcher, "workers": workers, "min_workers": None, "local_mode": False}
+        update={
+            "launcher": "inline" if workers == 1 else "ray",
+            "workers": workers,
+            "min_workers": None,
+            "local_mode": False,
+            "checkpoint": pipeline.train.checkpoint.model_copy(update={"epoch_seconds": apart}),
+        }
     )
     return pipeline.model_copy(update={"train": settings})
 

@@ -151,7 +151,8 @@ def main() -> None:
         }
         memory = study.open_study(pipeline, root, "gpu", {"dataset": "made"}, "accuracy", 1)
         watch = Watch()
-        wall = sweep.run(trial.Job(pipeline, state(), splits, root, "accuracy"), memory, slots, [watch])
+        decisive = study.decisive(pipeline.tune, pipeline.train.epochs)
+        wall = sweep.run(trial.Job(pipeline, state(), splits, root, "accuracy", decisive), memory, slots, [watch])
         watch.over.set()
         trials = memory.trials()
         figures = {

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,16 @@ def _ranked(folder: Path, metric: str, sign: int) -> list[Checkpoint]:
     return sorted(ends, key=lambda one: -sign * one.progress()["history"][-1][metric])
 
 
+def remove(folder: Path) -> None:
+    """Removes a folder that a writer may be at work in: at once, by its name, so that none finds half of it."""
+    gone = folder.with_name(f".{folder.name}.gone")
+    with suppress(FileNotFoundError):
+        folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 class Writer:
-    """Writes a run's checkpoints, one after the other.
+    """Writes a run's checkpoints, one after the other. Nobody misses what it cannot write because `remove` took the folder.
 
     Args:
         folder: the run's folder of checkpoints.
@@ -111,6 +120,14 @@ class Writer:
         target = self.folder / f"epoch-{place[0]:05d}-step-{place[1]:08d}"
         if target.exists():
             return
+        try:
+            self._stage(target, weights, training, progress)
+            self._forget()
+        except Exception:  # safetensors has errors of its own
+            if self.folder.exists():
+                raise
+
+    def _stage(self, target: Path, weights: dict[str, Tensor], training: dict[str, Any], progress: str) -> None:
         staging = self.folder / f".{target.name}.{os.getpid()}"
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
@@ -120,7 +137,6 @@ class Writer:
         for file in staging.iterdir():
             _to_disk(file)
         staging.rename(target)
-        self._forget()
 
     def _forget(self) -> None:
         """Removes all but the best and the last."""

@@ -1,5 +1,7 @@
 """Checkpoints: whole or not there, the best and the last kept, and a run goes on from one to where it would have been."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -101,6 +103,34 @@ def test_short_epochs_are_saved_when_seconds_of_them_have_passed_and_the_last_on
         train({**apart, "model": breaking.section("stop", 2 * STEPS + 1)}, tmp_path)
     assert checkpoints.found(tmp_path) == []
     assert train(apart, tmp_path).history()[-1]["epoch"] == 2
+
+
+@pytest.fixture
+def save_after(monkeypatch):
+    """Has something done between a checkpoint's folder and the first file in it."""
+
+    def give(step) -> None:
+        save = checkpoints.save_file
+        monkeypatch.setattr(checkpoints, "save_file", lambda *given: (step(), save(*given)))
+
+    return give
+
+
+def test_a_folder_that_is_removed_while_it_is_written_stays_away(save_after, tmp_path):
+    run = tmp_path / "run"
+    save_after(lambda: checkpoints.remove(run))
+    writer = Writer(run / "checkpoints", 1, "validation_auc", 1)
+    writer.write((1, 0), {"w": torch.ones(1)}, {}, {"history": [{"validation_auc": 0.5}]})
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_in_a_folder_that_is_there_is_an_error(save_after, tmp_path):
+    save_after(lambda: [shutil.rmtree(half) for half in tmp_path.iterdir()])
+    writer = Writer(tmp_path, 1, "validation_auc", 1)
+    writer.write((1, 0), {"w": torch.ones(1)}, {}, {"history": [{"validation_auc": 0.5}]})
+    with pytest.raises(Exception, match="No such file"):
+        writer.close()
 
 
 def test_half_a_checkpoint_is_not_looked_at(write, tmp_path):

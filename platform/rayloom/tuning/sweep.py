@@ -24,7 +24,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import Searcher
 
-from rayloom import cluster, config
+from rayloom import checkpoints, cluster, config
 from rayloom.config.tuning import Param
 from rayloom.datasets import Encoded
 from rayloom.errors import ConfigError, ResourceError
@@ -309,7 +309,7 @@ class _Judge(_Unsaved, Stopper):
             if self.best is None or self.study.sign * ended.value > self.study.sign * (self.best.value or 0.0):
                 self.best, rest = ended, self.best
         if rest is not None:
-            shutil.rmtree(trial.folder_of(self.job.folder, rest.number).parent, ignore_errors=True)
+            checkpoints.remove(trial.folder_of(self.job.folder, rest.number).parent)
 
     def keep_the_best(self) -> None:
         """Removes what a trial has written after it was stopped, and the models of an earlier start that were surpassed."""

@@ -9,7 +9,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,8 +172,7 @@ class Training(tune.Trainable):
         """Ends the run where it is; its checkpoints are on disk then, where they are still wanted."""
         run, self.run = self.run, None
         if run is not None:
-            with suppress(FileNotFoundError):  # the sweep has removed the folder of a trial that it has stopped
-                run.close()  # type: ignore[attr-defined]  # a generator
+            run.close()  # type: ignore[attr-defined]  # a generator
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Population based training copies a trial's last checkpoint into another's folder."""

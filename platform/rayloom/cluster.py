@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -149,7 +150,7 @@ def _end_the_idle() -> None:
     """Ends what serves nobody on a cluster of this machine alone: the scaler of nodes, the server of a dashboard that is not
     there, and the one that copies workers' output here, which we do not ask for. `ray.init` would have them start for seconds
     and look around for as long as the cluster lives: a twentieth of two CPUs."""
-    node = ray._private.worker._global_node
+    node: Any = ray._private.worker._global_node
     for end in (node.kill_monitor, node.kill_dashboard, node.kill_log_monitor):
         end(check_alive=False)
 

@@ -151,7 +151,7 @@ def main() -> None:
         }
         memory = study.open_study(pipeline, root, "gpu", {"dataset": "made"}, "accuracy", 1)
         watch = Watch()
-        decisive = study.decisive(pipeline.tune, pipeline.train.epochs)
+        decisive = study.decisive(pipeline.tune)
         wall = sweep.run(trial.Job(pipeline, state(), splits, root, "accuracy", decisive), memory, slots, [watch])
         watch.over.set()
         trials = memory.trials()

@@ -189,3 +189,7 @@ def test_rungs(scheduler, rungs):
 @pytest.mark.parametrize(("scheduler", "epochs"), [("asha", {2, 6, 18}), ("none", set()), ("median", None), ("pbt", None)])
 def test_after_which_epochs_something_is_decided(scheduler, epochs):
     assert study.decisive(config.Tune(scheduler=scheduler, grace=2, reduction=3), 20) == epochs
+
+
+def test_a_rung_beyond_the_pipelines_own_epochs_decides_too():
+    assert {27, 81, 243} <= study.decisive(config.Tune(grace=1, reduction=3))

@@ -111,7 +111,7 @@ def sweep_rows(
     try:
         if memory.trials():
             say(f"  goes on: {len(memory.trials())} trials were given out, {memory.adopt()} of them were running")
-        decisive = study.decisive(own.tune, own.train.epochs)
+        decisive = study.decisive(own.tune)
         job = trial.Job(own, prepared.state, sweep.consolidated(prepared.splits), folder, metric, decisive)
         tags = {tracking.DATASET_TAG: dataset, tracking.OUTCOME_TAG: "sweep"}
         with _resumable(folder), Recording(pipeline, folder.name, tags) as recording:

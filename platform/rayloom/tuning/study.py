@@ -370,7 +370,11 @@ def rungs(settings: Tune, epochs: int) -> list[int]:
     return found
 
 
-def decisive(settings: Tune, epochs: int) -> frozenset[int] | None:
+MOST_EPOCHS = 1_000_000
+"""More than any trial has: a sweep may search train.epochs, so the pipeline's own number bounds no trial."""
+
+
+def decisive(settings: Tune, epochs: int = MOST_EPOCHS) -> frozenset[int] | None:
     """Epochs, counted from 1, after which a trial may be stopped or changed; None: after each.
 
     >>> sorted(decisive(Tune(grace=1, reduction=3), 10))

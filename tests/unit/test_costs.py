@@ -58,7 +58,14 @@ def test_an_only_epoch_counts():
 
 def test_rounds_give_the_median_of_what_varies():
     rounds = [replace(RAY, samples_per_s=speed, first_step_s=None) for speed in (3.0, 1.0, 2.0)]
-    assert over_rounds(rounds) == replace(RAY, samples_per_s=2.0, first_step_s=None)
+    assert over_rounds(rounds) == replace(RAY, samples_per_s=2.0, first_step_s=None, speeds=[3.0, 1.0, 2.0])
+
+
+def test_in_turns_each_rounds_bare_loop_is_the_measure(costs):
+    """On a machine that becomes three times faster meanwhile; the medians' ratio would be 2."""
+    turns = {"ray": (100.0, 200.0, 300.0), "bare": (100.0, 100.0, 300.0)}
+    ray, bare_loop = (over_rounds([Cost(name, samples_per_s=speed) for speed in speeds]) for name, speeds in turns.items())
+    assert replace(costs, launchers={"ray": ray}, peers={"bare": bare_loop}).part_of_bare(ray) == 1.0
 
 
 def test_spans_add_up_to_the_first_step():
@@ -78,8 +85,8 @@ def test_imports_are_told_from_starting_where_both_are_known(costs):
 def test_the_line_has_the_promised_figures(costs):
     assert costs.line() == {
         "launchers": {
-            "ray": {"first_step_s": 4.0, "samples_per_s": 950.0, "peak_mb": 320.0, "auc": 0.7},
-            "torchrun": {"first_step_s": 3.0, "samples_per_s": 950.0, "peak_mb": 320.0, "auc": 0.7},
+            "ray": {"first_step_s": 4.0, "samples_per_s": 950.0, "peak_mb": 320.0, "auc": 0.7, "of_bare": 0.95},
+            "torchrun": {"first_step_s": 3.0, "samples_per_s": 950.0, "peak_mb": 320.0, "auc": 0.7, "of_bare": 0.95},
         },
         "bare": {"samples_per_s": 1000.0},
         "mllib": {"auc": 0.65, "seconds": 30.0},

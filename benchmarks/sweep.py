@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,8 @@ def bare(record: Any, pipeline: config.Pipeline, state: Any, arrays: dict) -> tu
         for _ in pool.imap_unordered(_train_bare, jobs, 1):
             pass
         ended = time.perf_counter()
-        return ended - started, ended - began
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]  # else the next turn's audit finds its process
+    return ended - started, ended - began
 
 
 _HERE: dict[str, Any] = {}

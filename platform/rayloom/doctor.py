@@ -5,10 +5,9 @@ import shutil
 import stat
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -17,7 +16,6 @@ from rayloom import environment
 from rayloom.errors import RayloomError
 
 PINNED = ("ray", "raydp", "pyspark", "torch", "mlflow", "pyarrow", "pydantic")
-COMPILED = ("ray", "torch", "mlflow", "pyspark")
 MIN_FREE_GIB, MIN_MEMORY_GIB, MIN_CPUS = 5, 4, 2
 
 
@@ -47,7 +45,6 @@ def examine(ports: list[int], folder: str) -> list[Finding]:
         _machine,
         _gpu,
         _versions,
-        _bytecode,
     ]
     return [check() for check in checks]
 
@@ -148,13 +145,3 @@ def _version(package: str) -> str:
         return metadata.version(package).split("+")[0]  # torch's wheels add '+cpu' or '+cu130' to the version they are
     except metadata.PackageNotFoundError:
         return "missing"
-
-
-def _bytecode() -> Finding:
-    """Python that neither has nor keeps a package's bytecode compiles it in every process: jobs start several times slower."""
-    specs = [spec for spec in map(util.find_spec, COMPILED) if spec and spec.origin]
-    missing = [spec.name for spec in specs if not Path(util.cache_from_source(str(spec.origin))).exists()]
-    found = f"not compiled: {', '.join(missing)}" if missing else "compiled"
-    packages = sysconfig.get_path("purelib")
-    remedy = f"unset PYTHONDONTWRITEBYTECODE, or python -m compileall -q -j 0 {packages}"
-    return Finding("bytecode", not (missing and sys.dont_write_bytecode), found, remedy)

@@ -5,6 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -132,27 +134,41 @@ def test_a_corrected_row_comes_back_with_rayloom_quarantine(cluster, trained, ti
     assert done.summary["dataset"]["splits"] == {"train": 25, "validation": 6, "test": 7}
 
 
-def test_a_dry_run_measures_and_moves_nothing(cluster, arguments, workspace, finished):
+@dataclass(frozen=True)
+class Evaluations:
+    """A dry run and one whose gate is not reached, and the champion and its run's metrics before and after them."""
+
+    dry: Finished
+    refused: Finished
+    before: tuple[str, dict]
+    after: tuple[str, dict]
+
+
+@pytest.fixture(scope="module")
+def evaluations(cluster, arguments, workspace, finished) -> Evaluations:
     from mlflow import MlflowClient
 
-    client = MlflowClient(f"sqlite:///{workspace}/mlflow.db")
-    before = client.get_model_version_by_alias("flights", "champion")
-    recorded = client.get_run(before.run_id).data.metrics
-    job = [*arguments, "--dry-run", "--model", str(before.version), "--set", "evaluate.slices=[carrier]"]
-    done = run_job("jobs.evaluate", job, on_cluster(cluster), workspace)
-    assert done.code == 0 and "carrier" in done.output, done.output
-    after = client.get_model_version_by_alias("flights", "champion")
-    assert (after.version, client.get_run(after.run_id).data.metrics) == (before.version, recorded)
+    def champion() -> tuple[str, dict]:
+        client = MlflowClient(f"sqlite:///{workspace}/mlflow.db")
+        version = client.get_model_version_by_alias("flights", "champion")
+        return version.version, client.get_run(version.run_id).data.metrics
+
+    before = champion()
+    dry = ["--dry-run", "--model", str(before[0]), "--set", "evaluate.slices=[carrier]"]
+    changes = [dry, ["--set", "evaluate.gate.at_least=0.99"]]
+    with ThreadPoolExecutor(2) as both:
+        runs = both.map(lambda more: run_job("jobs.evaluate", [*arguments, *more], on_cluster(cluster), workspace), changes)
+        return Evaluations(*runs, before, champion())
 
 
-def test_gate_that_is_not_reached_exits_with_3_and_keeps_the_champion(cluster, arguments, workspace, finished):
-    from mlflow import MlflowClient
+def test_a_dry_run_measures_and_moves_nothing(evaluations):
+    assert evaluations.dry.code == 0 and "carrier" in evaluations.dry.output, evaluations.dry.output
+    assert evaluations.after == evaluations.before
 
-    before = MlflowClient(f"sqlite:///{workspace}/mlflow.db").get_model_version_by_alias("flights", "champion").version
-    done = run_job("jobs.evaluate", [*arguments, "--set", "evaluate.gate.at_least=0.99"], on_cluster(cluster), workspace)
-    after = MlflowClient(f"sqlite:///{workspace}/mlflow.db").get_model_version_by_alias("flights", "champion").version
-    assert (done.code, after) == (3, before)
-    assert "below evaluate.gate.at_least = 0.99" in last_line(done.output)
+
+def test_gate_that_is_not_reached_exits_with_3_and_keeps_the_champion(evaluations):
+    assert (evaluations.refused.code, evaluations.after[0]) == (3, evaluations.before[0])
+    assert "below evaluate.gate.at_least = 0.99" in last_line(evaluations.refused.output)
 
 
 def test_an_exception_in_a_worker_reaches_the_user_with_its_rank(cluster, arguments, workspace):

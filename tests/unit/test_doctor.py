@@ -1,7 +1,6 @@
 """`rayloom doctor`: a line for each subject, and a remedy for each that is wrong."""
 
 import os
-import py_compile
 import socket
 
 import pytest
@@ -52,7 +51,7 @@ def token(tmp_path):
 
 def test_every_subject_has_a_line(tmp_path):
     subjects = [found.subject for found in doctor.examine([8000], str(tmp_path))]
-    assert subjects == ["python", "java", "ray", "token", "port", "disk", "machine", "gpu", "versions", "bytecode"]
+    assert subjects == ["python", "java", "ray", "token", "port", "disk", "machine", "gpu", "versions"]
 
 
 def test_every_port_has_a_line(finding, taken_port, free_port, tmp_path):
@@ -143,33 +142,6 @@ def test_a_local_build_of_the_pinned_version_is_fine(finding, tmp_path):
 def test_the_projects_own_constraints_can_be_read():
     path = os.path.join(os.path.dirname(__file__), "..", "..", "constraints.txt")
     assert set(doctor.PINNED) <= doctor._pins(doctor.Path(path)).keys()
-
-
-@pytest.fixture
-def uncompiled(monkeypatch, tmp_path):
-    """A package whose bytecode nobody has written."""
-    (tmp_path / "uncompiled").mkdir()
-    (tmp_path / "uncompiled" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(doctor, "COMPILED", ("uncompiled", "pydantic"))
-    return tmp_path / "uncompiled" / "__init__.py"
-
-
-def test_a_python_that_compiles_at_each_start_is_bad(finding, uncompiled, monkeypatch):
-    monkeypatch.setattr("sys.dont_write_bytecode", True)
-    assert (finding("bytecode").good, finding("bytecode").found) == (False, "not compiled: uncompiled")
-    assert finding("bytecode").remedy.startswith("unset PYTHONDONTWRITEBYTECODE, or python -m compileall ")
-
-
-def test_a_python_that_keeps_what_it_compiles_is_fine(finding, uncompiled, monkeypatch):
-    monkeypatch.setattr("sys.dont_write_bytecode", False)
-    assert finding("bytecode").good
-
-
-def test_a_compiled_package_is_fine(finding, uncompiled, monkeypatch):
-    monkeypatch.setattr("sys.dont_write_bytecode", True)
-    py_compile.compile(str(uncompiled))
-    assert finding("bytecode").good
 
 
 def test_a_bad_line_shows_its_remedy():

@@ -230,6 +230,15 @@ def test_prepare_puts_java_first_on_the_path():
     assert variables["PATH"].split(":")[0] == f"{variables['JAVA_HOME']}/bin"
 
 
+def test_what_is_imported_after_prepare_is_compiled_once(tmp_path):
+    (tmp_path / "ours.py").touch()
+    code = "from rayloom import environment; environment.prepare(); import ours"
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env, cwd=tmp_path)
+    assert [*tmp_path.glob("__pycache__/ours.*.pyc")]
+    assert "PYTHONDONTWRITEBYTECODE" not in prepared({"PYTHONDONTWRITEBYTECODE": "1"})
+
+
 def test_prepare_marks_this_process_with_a_mark_of_its_own():
     variables = prepared({environment.MARK: "999999999-parent"})
     assert variables[environment.MARK] == variables["mark"] and variables["mark"].startswith(f"{variables['pid']}-")

@@ -89,7 +89,7 @@ def bare(record: Any, pipeline: config.Pipeline, state: Any, arrays: dict) -> tu
         for _ in pool.imap_unordered(_train_bare, jobs, 1):
             pass
         ended = time.perf_counter()
-    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]  # else the next turn's audit finds its process
+    resource_tracker._resource_tracker._stop()  # else the next turn's audit finds its process
     return ended - started, ended - began
 
 

@@ -7,7 +7,7 @@ It prints, for each launcher, seconds to the first step, rows a second of the la
 
 import os
 
-os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # as rayloom.environment has it, which also looks for Java
+os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "1")  # as rayloom.environment has it, which also looks for Java
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

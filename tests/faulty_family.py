@@ -16,13 +16,16 @@ from rayloom.models import tabular
 class Faulty(nn.Module):
     """The tabular network, which lets `fault` happen to rank 1 as it begins step `at`, counted from 1, once.
 
-    Each step that rank 0 begins leaves a character in the file `steps`. The file `happened` tells that it did.
+    Each step that rank 0 begins leaves a character in the file `steps`. The file `happened` tells that it did, and `processes`
+    has a line for each worker: its process id and its session.
     """
 
     def __init__(self, network: nn.Module, settings: dict):
         super().__init__()
         self.network, self.fault, self.at, self.begun = network, settings["fault"], settings["at"], 0
         self.steps, self.happened = (Path(settings["folder"]) / name for name in ("steps", "happened"))
+        with (Path(settings["folder"]) / "processes").open("a") as file:
+            file.write(f"{os.getpid()} {os.getsid(0)}\n")
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         if not self.training:

@@ -55,6 +55,13 @@ def test_a_killed_run_goes_on_inside_the_epoch(killed):
     assert begun - 7 in (EPOCHS * STEPS - 6, EPOCHS * STEPS - 5)
 
 
+def test_a_worker_is_the_leader_of_a_session(killed):
+    """Which the system gives its share of the CPUs: another process of Ray's takes none of it."""
+    processes = [line.split() for line in (killed[0] / "processes").read_text().splitlines()]
+    assert len(processes) == 4  # two ranks, begun twice
+    assert [(pid, leader) for pid, leader in processes if pid != leader] == []
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_an_exception_on_rank_1_is_told_with_its_rank_and_text(faulty, launcher):
     _, run = faulty(launcher, "fail", **{"train.max_failures": 0})

@@ -24,6 +24,7 @@ from rayloom import config, training
 from rayloom.datasets import Encoded
 from rayloom.errors import DivergedError, RayloomError, TrainingError
 from rayloom.features import FeatureState
+from rayloom.launchers import session
 from rayloom.launchers.group import process_group
 from rayloom.training import Epoch
 from rayloom.worker import Shard, Worker
@@ -50,6 +51,7 @@ class Member:
     """A worker of a gang: an actor of Ray's."""
 
     def __init__(self, rank: int, world_size: int, gpu: bool, timeout_s: float):
+        session.lead()
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
         self.device = "cuda:0" if gpu else "cpu"
         self.store: TCPStore | None = None

@@ -12,7 +12,7 @@ from torch.distributed import TCPStore
 from rayloom import config, training
 from rayloom.datasets import Encoded
 from rayloom.features import FeatureState
-from rayloom.launchers import failures
+from rayloom.launchers import failures, session
 from rayloom.launchers.group import process_group
 from rayloom.worker import Worker
 
@@ -36,6 +36,7 @@ def run(given: dict[str, Given]) -> None:
     """Trains as the rank that Ray Train gave this process."""
     job = given["job"]
     timeline = {"worker started": time.time()}
+    session.lead()
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
     with failures.noted(job.folder.parent / "failures", rank):

@@ -20,7 +20,7 @@ from ray.tune import PlacementGroupFactory
 from rayloom import checkpoints, config, models
 from rayloom.errors import DivergedError, RayloomError
 from rayloom.features import FeatureState
-from rayloom.launchers import room
+from rayloom.launchers import room, session
 from rayloom.launchers.gang import Gang, Solo, Splits
 from rayloom.training import Epoch
 from rayloom.tuning import space
@@ -109,6 +109,7 @@ class Training(tune.Trainable):
     def _team(self, job: Job) -> Solo | Gang:
         settings = job.pipeline.train
         if settings.workers == 1:
+            session.lead()
             return Solo(job.splits, settings.gpu)
         return Gang(ray.util.get_current_placement_group(), per_worker(job.pipeline), settings, job.splits)
 

@@ -20,6 +20,7 @@ soak        sweeps of 12 short trials in a row; a leak is what the cluster still
 """
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -89,7 +90,9 @@ def bare(record: Any, pipeline: config.Pipeline, state: Any, arrays: dict) -> tu
         for _ in pool.imap_unordered(_train_bare, jobs, 1):
             pass
         ended = time.perf_counter()
-    resource_tracker._resource_tracker._stop()  # else the next turn's audit finds its process
+    del pool
+    gc.collect()  # its semaphores leave through the tracker, which must not be what the next turn's audit finds
+    resource_tracker._resource_tracker._stop()
     return ended - started, ended - began
 
 

@@ -26,7 +26,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -42,7 +41,7 @@ import httpx
 import psutil
 
 from benchmarks.load import Expected
-from rayloom import environment
+from rayloom import environment, tcp
 
 if TYPE_CHECKING:
     from benchmarks.serve_workloads import Workload
@@ -101,7 +100,7 @@ class Side:
 
 def make_side(name: str, kind: str, workload: "Workload", scratch: Path) -> Side:
     """A side by its name, for a workload of this kind, on a free port."""
-    port, bundle, python = free_port(), str(workload.folder), [sys.executable, "-m"]
+    port, bundle, python = tcp.free_ports(1)[0], str(workload.folder), [sys.executable, "-m"]
     handler, threads = FASTAPI[kind]
     if name == "fastapi":
         return Side(
@@ -118,12 +117,6 @@ def make_side(name: str, kind: str, workload: "Workload", scratch: Path) -> Side
     settings += ["serve.check_rows=32"]
     command = [*python, "jobs.deploy", "--config", workload.config, "--model", str(workload.version.version)]
     return Side(name, command + [text for setting in settings for text in ("--set", setting)], port)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def save_pyfunc(folder: Path, bundle: Path, threads: int) -> Path:

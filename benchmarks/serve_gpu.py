@@ -29,7 +29,6 @@ import argparse
 import json
 import os
 import random
-import socket
 import statistics
 import string
 import subprocess
@@ -49,7 +48,7 @@ import pyarrow as pa
 import torch
 from safetensors.torch import save_file
 
-from rayloom import bundle, config, environment, features, models
+from rayloom import bundle, config, environment, features, models, tcp
 from rayloom.bundle import Bundle, BundleConfig, Golden
 from rayloom.features import FeatureState, TextState
 from rayloom.serving.application import Application
@@ -149,12 +148,6 @@ def application(folder: Path, device: str) -> Application:
     versions.add(1, predictor)
     versions.plan = Plan(stable=1)
     return Application(versions)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @dataclass(frozen=True)
@@ -470,7 +463,7 @@ def main() -> None:
     if parsed.answer:
         answer_alone(Path(parsed.answer[0]), parsed.device, int(parsed.answer[1]))
         return
-    port, server = free_port(), parsed.server or ("ray" if environment.ingress() else "uvicorn")
+    port, server = tcp.free_ports(1)[0], parsed.server or ("ray" if environment.ingress() else "uvicorn")
     with tempfile.TemporaryDirectory(prefix="rayloom-gpu-") as folder:
         with on_ray(parsed.device, port) if server == "ray" else nullcontext():
             figures = measure(parsed, server, port, Path(folder))

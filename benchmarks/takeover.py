@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from benchmarks.load import Connection, Load, Plan, Reply, request
-from benchmarks.serve import free_port
-from rayloom import environment
+from rayloom import environment, tcp
 
 if TYPE_CHECKING:
     from benchmarks.serve_workloads import Workload
@@ -139,7 +138,7 @@ def served(workload: "Workload") -> Iterator[Events]:
     from rayloom import bundle, cluster, config
     from rayloom.serving import app, rollouts
 
-    port, made = free_port(), bundle.load(workload.folder)
+    port, made = tcp.free_ports(1)[0], bundle.load(workload.folder)
     with TemporaryDirectory(prefix="rayloom-takeover-") as folder, cluster.connect(Path(folder), [port]):
         settings = [f"storage.root={folder}", f"serve.port={port}", "serve.replicas=2", "serve.cpus=0.5"]
         pipeline = config.load([workload.config], settings)

@@ -11,7 +11,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rayloom import environment
+from rayloom import environment, tcp
 from rayloom.places import locate
 
 ROOT = Path(__file__).parents[1]
@@ -44,12 +43,6 @@ environment.ensure_token()
 
 def pytest_sessionfinish() -> None:
     TOKEN.unlink(missing_ok=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +73,7 @@ def overlay(workspace: Path, flights_slice: Path) -> Path:
         "etl": {"sources": {"flights": {"path": str(flights_slice)}}},
         "train": {"epochs": 2, "batch_size": 256},
         "evaluate": {"gate": {"at_least": 0.55}},
-        "serve": {"port": free_port(), "check_rows": 40},
+        "serve": {"port": tcp.free_ports(1)[0], "check_rows": 40},
     }
     path = workspace / "small.yaml"
     path.write_text(yaml.safe_dump(small))
@@ -206,7 +199,7 @@ def cluster(request: pytest.FixtureRequest, workspace: Path) -> Iterator[Running
     """One cluster for all tests that need one; after `finished`, where any test needs that, so that there are never two."""
     if any("finished" in test.fixturenames for test in request.session.items):
         request.getfixturevalue("finished")
-    port, dashboard = free_port(), free_port()
+    port, dashboard = tcp.free_ports(2)
     # A folder of its own, with a short name (socket paths are limited): in Ray's default one, this cluster's address would
     # stay behind, and the user's next `ray.init()` would look for it.
     folder = tempfile.mkdtemp(prefix="rl-")

@@ -23,7 +23,7 @@ from ray._private.grpc_utils import init_grpc_channel
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 from ray.util import placement_group_table
 
-from rayloom import config, environment
+from rayloom import config, environment, tcp
 from rayloom.errors import ResourceError
 
 GREETING_SECONDS = 5.0
@@ -73,7 +73,7 @@ def connect(root: Path, ports: list[int] = []) -> Iterator[Cluster]:
         return
     with exclusive(root) if ports else nullcontext():
         for port in ports:
-            require_free_port(port)
+            tcp.require_free_port(port)
         with environment.own_ingress(), _started(ports) as cluster:
             yield cluster
 
@@ -187,14 +187,6 @@ def exclusive(root: Path) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
-
-
-def require_free_port(port: int, host: str = "127.0.0.1") -> None:
-    """Raises ResourceError where something listens on the port already."""
-    if environment.is_listening(port, host):
-        raise ResourceError(
-            f"Port {port} on {host} is in use; stop what listens there, or choose another with --set serve.port=N."
-        )
 
 
 def require(needed: dict[str, float], stage: str, remedy: str, settings: config.Cluster) -> None:
@@ -312,7 +304,7 @@ def _left_now(mark: str, ports: list[int], started: list[psutil.Process]) -> lis
         process.pid: process for process in [*started, *environment.marked_processes(mark)] if environment.is_alive(process)
     }
     processes = [f"process {process.pid} ({_name(process)})" for process in alive.values()]
-    return processes + [f"port {port} still listening" for port in ports if environment.is_listening(port)]
+    return processes + [f"port {port} still listening" for port in ports if tcp.is_listening(port)]
 
 
 def _name(process: psutil.Process) -> str:

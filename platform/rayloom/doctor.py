@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from rayloom import environment
+from rayloom import environment, tcp
 from rayloom.errors import RayloomError
 
 PINNED = ("ray", "raydp", "pyspark", "torch", "mlflow", "pyarrow", "pydantic")
@@ -92,7 +92,7 @@ def _token() -> Finding:
 
 
 def _port(port: int) -> Finding:
-    taken = environment.is_listening(port)
+    taken = tcp.is_listening(port)
     remedy = f"stop what listens on {port}, or choose another with --set serve.port=N"
     return Finding("port", not taken, f"{port} {'in use' if taken else 'free'}", remedy)
 

@@ -11,16 +11,16 @@ Who starts a node of a cluster himself gives it the environment, too; without it
 import os
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
+from rayloom import tcp
 from rayloom.errors import ResourceError
 
 MARK = "RAYLOOM_SESSION"
@@ -124,7 +124,7 @@ def new_ingress_folder() -> Path:
 
 def ingress_places(folder: Path) -> dict[str, str]:
     """Where one cluster's HAProxy has its files and listens, besides the port of its models; this cluster's alone."""
-    stats, metrics, fallback, grpc = _free_ports(4)
+    stats, metrics, fallback, grpc = tcp.free_ports(4)
     return {
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
@@ -159,15 +159,6 @@ def main() -> None:
         os.environ.setdefault(name, value)
     os.environ.update(ingress_places(new_ingress_folder()))
     os.execvp(sys.argv[1], sys.argv[1:])
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on now: two clusters on one machine must not meet."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def java_home() -> Path:
@@ -219,13 +210,6 @@ def prepend_path(folder: Path) -> None:
 def token_path() -> Path:
     """Where the cluster's token lies: RAY_AUTH_TOKEN_PATH, else Ray's own default."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-
-
-def is_listening(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether something accepts connections on a TCP port."""
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex((host, port)) == 0
 
 
 def ensure_token() -> None:

@@ -9,8 +9,7 @@ import pytest
 import ray
 from ray.util import placement_group, remove_placement_group
 
-from rayloom import cluster, environment
-from tests.conftest import free_port
+from rayloom import cluster, environment, tcp
 
 LISTEN = (
     "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('up', flush=True); sys.stdin.read()"
@@ -28,7 +27,7 @@ def impatient(monkeypatch):
 
 
 def test_a_process_and_its_port_are_named_until_they_are_gone():
-    mark, port = "mark-of-this-test", free_port()
+    mark, port = "mark-of-this-test", tcp.free_ports(1)[0]
     assert cluster.left_on_machine(mark, [port]) == []
     command = [sys.executable, "-c", LISTEN, str(port)]
     env = {**os.environ, environment.MARK: mark}

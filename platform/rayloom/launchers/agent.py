@@ -2,11 +2,12 @@
 
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 
 import ray
+
+from rayloom import tcp
 
 
 def run(job: Path, run: str, nodes: int, workers: int, max_failures: int, endpoint: str) -> str | None:
@@ -57,6 +58,4 @@ def _ending(code: int) -> str:
 def endpoint() -> str:
     """'host:port' of a free port of this node."""
     host = ray.util.get_node_ip_address()
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"
+    return f"{host}:{tcp.free_ports(1, host)[0]}"

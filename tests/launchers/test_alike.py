@@ -3,9 +3,10 @@
 from contextlib import nullcontext
 
 import pytest
+import ray
 import torch
 
-from rayloom.launchers import spark
+from rayloom.launchers import ray_train, spark
 from rayloom.launchers.result import Result
 from tests.launchers.conftest import pipeline_changes, quiet
 
@@ -88,6 +89,27 @@ def test_every_launcher_tells_the_way_to_its_first_step(tabular, launcher):
     timeline = tabular[launcher, 2].timeline
     assert list(timeline) == ["worker started", "group joined", "rows read", "model built", "first step"]
     assert sorted(timeline.values()) == list(timeline.values()) and timeline["worker started"] > 0
+
+
+def test_ray_trains_controller_starts_without_torch(launch, tabular_rows, monkeypatch):
+    """It starts before the workers do, so what it imports is waited for: of torch, 2 s."""
+
+    class Told(Exception):
+        pass
+
+    def imports_of(**given):
+        import sys
+
+        return sorted({"torch", "ray.train"} & set(sys.modules))
+
+    def ask(trainer, **given):
+        fresh = {"env_vars": {"OF_THIS_TEST": "a process that has imported nothing yet"}}
+        raise Told(ray.get(ray.remote(imports_of).options(num_cpus=0, runtime_env=fresh).remote(**given)))
+
+    monkeypatch.setattr(ray_train._Trainer, "_initialize_and_run_controller", ask)
+    with pytest.raises(Told) as told:
+        launch("ray", pipeline_changes(2), tabular_rows)
+    assert told.value.args == (["ray.train"],)
 
 
 def test_an_elastic_run_trains_on_the_workers_that_the_cluster_has(launch, tabular_rows):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import ray
 import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
@@ -35,7 +36,8 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
     folder = folder_of(pipeline, run)
     trainer = _Trainer(
         ray_worker.run,
-        train_loop_config={"job": ray_worker.Given(pipeline, state, splits, folder)},
+        # By reference: Ray Train's controller reads the configuration, too, and with it would import torch first.
+        train_loop_config={"job": ray.put(ray_worker.Given(pipeline, state, splits, folder))},
         torch_config=OwnGroup(),  # type: ignore[arg-type]
         scaling_config=ScalingConfig(
             num_workers=(settings.min_workers, settings.workers) if settings.min_workers else settings.workers,  # type: ignore[arg-type]

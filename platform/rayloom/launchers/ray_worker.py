@@ -32,9 +32,9 @@ class Given:
     folder: Path
 
 
-def run(given: dict[str, Given]) -> None:
-    """Trains as the rank that Ray Train gave this process."""
-    job = given["job"]
+def run(given: dict[str, ray.ObjectRef]) -> None:
+    """Trains what is `Given` by reference, as the rank that Ray Train gave this process."""
+    job: Given = ray.get(given["job"])
     timeline = {"worker started": time.time()}
     session.lead()
     context = ray.train.get_context()

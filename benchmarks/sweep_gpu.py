@@ -11,15 +11,12 @@ from the first trial's begin to the last one's end.
 
 import argparse
 import json
-import os
 import subprocess
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # as rayloom.environment has it, which also looks for Java
 
 import numpy as np
 import ray

@@ -48,20 +48,14 @@ def prepare() -> str:
     os.environ["JAVA_HOME"] = str(home)
     prepend_path(home / "bin")
     defaults = {
-        "RAY_AUTH_MODE": "token",
+        **of_node(),
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray Train's controller polls its workers every 2 s unless told otherwise: most of a short run's start-up. A poll takes
-        # 18 ms of a CPU, and where the workers have them all, they wait for it.
-        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
         # Ray has its workers give way to everything else on the machine, the driver that waits for them included.
         "RAY_worker_niceness": "0",
-        # It looks for spot nodes that are about to go: a process more at each start, where a lost worker is replaced anyway.
-        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         # Nobody reads what Ray's processes measure of themselves on a cluster without a dashboard; it would cost training a
         # twentieth of two CPUs. A cluster that is joined has settings of its own.
         "RAY_enable_metrics_collection": "0",
         "RAY_event_stats": "0",
-        **ingress(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -76,6 +70,15 @@ def prepare() -> str:
     if not os.environ.get(MARK, "").startswith(mine):  # a mark inherited from a parent is the parent's, not ours
         os.environ[MARK] = mine + secrets.token_hex(8)
     return os.environ[MARK]
+
+
+def of_node() -> dict[str, str]:
+    """What a node of a cluster has in its environment before Ray starts there, whoever starts it."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_preload_python_modules": "rayloom",  # before what a process works on: see there
+        **ingress(),
+    }
 
 
 def ingress() -> dict[str, str]:
@@ -155,7 +158,7 @@ def main() -> None:
     """
     if len(sys.argv) < 2:
         sys.exit("usage: python -m rayloom.environment ray start --head")
-    for name, value in {"RAY_AUTH_MODE": "token", **ingress()}.items():
+    for name, value in of_node().items():
         os.environ.setdefault(name, value)
     os.environ.update(ingress_places(new_ingress_folder()))
     os.execvp(sys.argv[1], sys.argv[1:])

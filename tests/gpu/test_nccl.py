@@ -5,10 +5,6 @@ python -m pytest --noconftest -s tests/gpu
 It prints, for each launcher, seconds to the first step, rows a second of the last epoch, and a worker's peak memory.
 """
 
-import os
-
-os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "1")  # as rayloom.environment has it, which also looks for Java
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

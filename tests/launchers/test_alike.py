@@ -1,12 +1,14 @@
 """The contract of the launchers: the same seed, rows and number of workers give the same model, whoever starts the workers."""
 
+import json
+import sys
 from contextlib import nullcontext
 
 import pytest
-import ray
 import torch
+from ray.train.v2._internal.constants import get_env_vars_to_propagate
 
-from rayloom.launchers import ray_train, spark
+from rayloom.launchers import ray_backend, ray_train, spark
 from rayloom.launchers.result import Result
 from tests.launchers.conftest import pipeline_changes, quiet
 
@@ -91,31 +93,38 @@ def test_every_launcher_tells_the_way_to_its_first_step(tabular, launcher):
     assert sorted(timeline.values()) == list(timeline.values()) and timeline["worker started"] > 0
 
 
-def test_ray_trains_controller_starts_without_torch(launch, tabular_rows, monkeypatch):
-    """It starts before the workers do, so what it imports is waited for: of torch, 2 s."""
+@pytest.fixture(scope="module")
+def elastic(launch, tabular_rows, tmp_path_factory) -> tuple[Result, dict]:
+    """A run that wants three workers of two CPUs, with a variable of the user's, and what its controller says after it."""
+    told = tmp_path_factory.mktemp("controller") / "told.json"
 
-    class Told(Exception):
-        pass
+    class Telling(ray_backend.Controller):
+        async def run(self):
+            await super().run()
+            modules, given = sorted({"torch", "ray.train"} & set(sys.modules)), get_env_vars_to_propagate()
+            told.write_text(json.dumps({"modules": modules, "given": given, "polls": self._health_check_interval_s}))
 
-    def imports_of(**given):
-        import sys
-
-        return sorted({"torch", "ray.train"} & set(sys.modules))
-
-    def ask(trainer, **given):
-        fresh = {"env_vars": {"OF_THIS_TEST": "a process that has imported nothing yet"}}
-        raise Told(ray.get(ray.remote(imports_of).options(num_cpus=0, runtime_env=fresh).remote(**given)))
-
-    monkeypatch.setattr(ray_train._Trainer, "_initialize_and_run_controller", ask)
-    with pytest.raises(Told) as told:
-        launch("ray", pipeline_changes(2), tabular_rows)
-    assert told.value.args == (["ray.train"],)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_train, "Controller", Telling)
+        patch.setenv("RAY_TRAIN_COLLECTIVE_WARN_INTERVAL_S", "30")
+        result = launch("ray", {**pipeline_changes(3), "train.min_workers": 1}, tabular_rows)
+    return result, json.loads(told.read_text())
 
 
-def test_an_elastic_run_trains_on_the_workers_that_the_cluster_has(launch, tabular_rows):
-    """Three are wanted, and the cluster has two CPUs."""
-    result = launch("ray", {**pipeline_changes(3), "train.min_workers": 1}, tabular_rows)
+def test_an_elastic_run_trains_on_the_workers_that_the_cluster_has(elastic):
+    result, _ = elastic
     assert (result.best.progress()["world_size"], len(result.history)) == (2, 3)
+
+
+def test_ray_trains_controller_starts_without_torch(elastic):
+    """It starts before the workers do, so what it imports is waited for."""
+    assert elastic[1]["modules"] == ["ray.train"]
+
+
+def test_ray_trains_workers_get_the_users_variables_and_no_others(elastic):
+    """With any, each of their processes starts twice."""
+    assert elastic[1]["given"] == {"RAY_TRAIN_COLLECTIVE_WARN_INTERVAL_S": "30"}
+    assert elastic[1]["polls"] == 1
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "spark"])

@@ -1,9 +1,18 @@
 """What a run is worth when a rank is killed, fails, hangs or diverges, under the launchers that start processes."""
 
 import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
 
+import psutil
 import pytest
+import ray
 import torch
+from ray.util import placement_group_table
 
 from rayloom import checkpoints
 from rayloom.errors import DivergedError, TrainingError
@@ -74,6 +83,31 @@ def test_a_rank_that_hangs_is_named(faulty, launcher):
     _, run = faulty(launcher, "hang", **{"train.max_failures": 0, "train.timeout_s": 2.0})
     with pytest.raises(TrainingError, match=r"Not rank 1 came to a collective within train\.timeout_s \(2 s\)"):
         run()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_an_interrupted_run_leaves_no_process_and_no_claim(faulty, launcher):
+    folder, run = faulty(launcher, "hang")
+    Thread(target=interrupt_after, args=(folder / "happened",), daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    workers = [int(line.split()[0]) for line in (folder / "processes").read_text().splitlines()]
+    until(lambda: not any(map(psutil.pid_exists, workers)))
+    until(lambda: {group["state"] for group in placement_group_table().values()} <= {"REMOVED"})
+    until(lambda: ray.available_resources().get("CPU") == 2)
+
+
+def interrupt_after(happened: Path) -> None:
+    """Sends this process what Ctrl-C does."""
+    until(happened.exists, 60)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def until(holds: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

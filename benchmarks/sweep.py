@@ -64,6 +64,8 @@ def swept(rows: Rows, splits: dict, folder: Path, settings: list[str], also: Any
 
     pipeline = loaded(rows.pipeline.storage.root, settings)
     prepared = Prepared(rows.prepared.pipeline, rows.prepared.state, splits, rows.prepared.records)
+    # A sweep's name is its alone: of one with a name that MLflow knows, it would read all runs of the last time, and go on.
+    folder = folder.with_name(f"{folder.parent.name}-{folder.name}")
     folder.mkdir(parents=True)
     began = time.perf_counter()
     record = search.sweep_rows(pipeline, "benchmark", prepared, folder, also)

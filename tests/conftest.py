@@ -204,7 +204,7 @@ def cluster(request: pytest.FixtureRequest, workspace: Path) -> Iterator[Running
     # stay behind, and the user's next `ray.init()` would look for it.
     folder = tempfile.mkdtemp(prefix="rl-")
     start = [sys.executable, "-m", "rayloom.environment", "ray", "start", "--head", f"--port={port}", "--num-cpus=2"]
-    start += ["--include-dashboard=true", "--node-ip-address=127.0.0.1"]
+    start += ["--include-dashboard=true", "--include-log-monitor=false", "--node-ip-address=127.0.0.1"]
     start += [f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", "--disable-usage-stats", f"--temp-dir={folder}"]
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     subprocess.run(start, check=True, env=env, stdout=subprocess.DEVNULL)

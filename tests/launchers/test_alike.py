@@ -1,6 +1,7 @@
 """The contract of the launchers: the same seed, rows and number of workers give the same model, whoever starts the workers."""
 
 import json
+import signal
 import sys
 from contextlib import nullcontext
 
@@ -91,6 +92,10 @@ def test_every_launcher_tells_the_way_to_its_first_step(tabular, launcher):
     timeline = tabular[launcher, 2].timeline
     assert list(timeline) == ["worker started", "group joined", "rows read", "model built", "first step"]
     assert sorted(timeline.values()) == list(timeline.values()) and timeline["worker started"] > 0
+
+
+def test_spark_leaves_ctrl_c_to_the_job(tabular):
+    assert getattr(signal.getsignal(signal.SIGINT), "__module__", "") != "pyspark.context"
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ def test_a_rank_that_hangs_is_named(faulty, launcher):
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_an_interrupted_run_leaves_no_process_and_no_claim(faulty, launcher):
+def test_an_interrupted_run_leaves_no_process_and_no_claim(faulty, launcher, ctrl_c):
     folder, run = faulty(launcher, "hang")
     Thread(target=interrupt_after, args=(folder / "happened",), daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
@@ -95,6 +95,14 @@ def test_an_interrupted_run_leaves_no_process_and_no_claim(faulty, launcher):
     until(lambda: not any(map(psutil.pid_exists, workers)))
     until(lambda: {group["state"] for group in placement_group_table().values()} <= {"REMOVED"})
     until(lambda: ray.available_resources().get("CPU") == 2)
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C interrupts, also where these tests run in the background of a shell, which has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt_after(happened: Path) -> None:

@@ -1,7 +1,9 @@
 """Spark on Ray for the length of a `with`: RayDP's executors are Ray actors, and none is left when the block ends."""
 
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -66,12 +68,24 @@ def spark_session(
     """
     require_room(pipeline)
     before = cluster.free_cpus()
+    with _own_interrupt_handler():
+        try:
+            yield _start(pipeline, name, log, {**_settings(pipeline.etl, cells), **more})
+        finally:
+            raydp.stop_spark(cleanup_data=True)
+            _end_jvm()
+            cluster.wait_for_cpus(before, RELEASE_SECONDS, "Spark was stopped but its CPUs were not given back")
+
+
+@contextmanager
+def _own_interrupt_handler() -> Iterator[None]:
+    """Puts the handler of Ctrl-C back that PySpark replaces for good: its own fails in a session that has ended."""
+    handler = signal.getsignal(signal.SIGINT)
     try:
-        yield _start(pipeline, name, log, {**_settings(pipeline.etl, cells), **more})
+        yield
     finally:
-        raydp.stop_spark(cleanup_data=True)
-        _end_jvm()
-        cluster.wait_for_cpus(before, RELEASE_SECONDS, "Spark was stopped but its CPUs were not given back")
+        if handler is not None and threading.current_thread() is threading.main_thread():  # no other thread may set one
+            signal.signal(signal.SIGINT, handler)
 
 
 def require_room(pipeline: config.Pipeline) -> None:

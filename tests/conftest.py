@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +43,14 @@ environment.ensure_token()
 
 def pytest_sessionfinish() -> None:
     TOKEN.unlink(missing_ok=True)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Waits until something holds; fails where it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s"
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
@@ -16,6 +14,7 @@ from ray.util import placement_group_table
 
 from rayloom import checkpoints
 from rayloom.errors import DivergedError, TrainingError
+from tests.conftest import wait_for
 from tests.launchers.conftest import quiet
 
 LAUNCHERS = ["ray", "torchrun"]
@@ -92,9 +91,9 @@ def test_an_interrupted_run_leaves_no_process_and_no_claim(faulty, launcher, ctr
     with pytest.raises(KeyboardInterrupt):
         run()
     workers = [int(line.split()[0]) for line in (folder / "processes").read_text().splitlines()]
-    until(lambda: not any(map(psutil.pid_exists, workers)))
-    until(lambda: {group["state"] for group in placement_group_table().values()} <= {"REMOVED"})
-    until(lambda: ray.available_resources().get("CPU") == 2)
+    wait_for(lambda: not any(map(psutil.pid_exists, workers)), 10)
+    wait_for(lambda: {group["state"] for group in placement_group_table().values()} <= {"REMOVED"}, 10)
+    wait_for(lambda: ray.available_resources().get("CPU") == 2, 10)
 
 
 @pytest.fixture
@@ -107,15 +106,8 @@ def ctrl_c():
 
 def interrupt_after(happened: Path) -> None:
     """Sends this process what Ctrl-C does."""
-    until(happened.exists, 60)
+    wait_for(happened.exists)
     os.kill(os.getpid(), signal.SIGINT)
-
-
-def until(holds: Callable[[], bool], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

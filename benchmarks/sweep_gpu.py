@@ -24,7 +24,7 @@ import ray
 from rayloom import config
 from rayloom.datasets import Encoded
 from rayloom.features import FeatureState, TextState
-from rayloom.tuning import records, study, sweep, trial
+from rayloom.tuning import records, stopping, study, sweep, trial
 
 VOCABULARY, LENGTH, CLASSES = 1000, 64, 4
 SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
@@ -148,7 +148,7 @@ def main() -> None:
         }
         memory = study.open_study(pipeline, root, "gpu", {"dataset": "made"}, "accuracy", 1)
         watch = Watch()
-        decisive = study.decisive(pipeline.tune)
+        decisive = stopping.decisive(pipeline.tune)
         wall = sweep.run(trial.Job(pipeline, state(), splits, root, "accuracy", decisive), memory, slots, [watch])
         watch.over.set()
         trials = memory.trials()

@@ -27,7 +27,7 @@ def sweeping(toy_pipeline):
 
 
 def drawn(pipeline: config.Pipeline, fixed: dict) -> dict:
-    return space.draw(optuna.trial.FixedTrial(fixed), pipeline.tune.space)
+    return space.draw(optuna.trial.FixedTrial(fixed)._suggest, pipeline.tune.space)
 
 
 def test_settings_are_drawn_in_order_and_choices_are_what_the_file_says(sweeping):

@@ -1,8 +1,10 @@
 """A sweep's memory: settings are given out once, results are kept in the database, and whoever opens it goes on from there."""
 
 import time
+from collections.abc import Callable
 
 import pytest
+from optuna.storages.journal import JournalFileBackend
 
 from rayloom import config
 from rayloom.errors import ConfigError, ResourceError
@@ -83,6 +85,63 @@ def test_a_sweep_that_goes_on_gives_out_what_an_undisturbed_one_would_have(opene
     resumed = opened(owner="a", trials=20, startup=4)
     resumed.adopt()
     assert before + go(resumed, 99) == go(opened(owner="b", trials=20, startup=4), 99)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.fixture
+def killed_at(monkeypatch) -> Callable[[int], None]:
+    """Has the process end in place of so many writes to the journal from now on, in place of all those after it as well."""
+    write = JournalFileBackend.append_logs
+
+    def kill(at: int) -> None:
+        left = iter(range(at))
+
+        def append(backend: JournalFileBackend, logs: list) -> None:
+            if next(left, None) is None:
+                raise Killed
+            write(backend, logs)
+
+        monkeypatch.setattr(JournalFileBackend, "append_logs", append)
+
+    return kill
+
+
+def go_to_the_end(memory: Study) -> list[tuple]:
+    """Trains what is given out; returns each trial as it is in the end."""
+    memory.adopt()
+    while one := memory.take():
+        trained(memory, one.number, [one.params["model.dropout"] + one.params["train.lr"]] * 4)
+    return [(one.number, one.state, one.params, one.values, one.repeats, one.metrics) for one in memory.trials()]
+
+
+KILLED = {
+    "searched": {"train.lr": {"choice": [0.1, 0.2]}, "model.dropout": {"uniform": [0.0, 0.5], "step": 0.125}},
+    "trials": 9,
+    "startup": 4,
+    "grace": 1,
+    "reduction": 2,
+    "first": [{"model.dropout": 0.25}, {"train.lr": 0.2}],
+}
+
+
+def test_a_sweep_killed_at_any_write_goes_on_as_an_undisturbed_one(opened, killed_at):
+    expected = go_to_the_end(opened(owner="undisturbed", **KILLED))
+    assert {state for _, state, *_ in expected} == {"complete", "stopped", "repeat"}
+    writes = 0
+    while True:
+        killed_at(writes)
+        try:
+            go_to_the_end(opened(owner=f"killed {writes}", **KILLED))
+        except Killed:
+            killed_at(1_000_000)
+            assert go_to_the_end(opened(owner=f"killed {writes}", **KILLED)) == expected, f"killed at write {writes}"
+            writes += 1
+        else:
+            break
+    assert writes > 50
 
 
 def test_running_trials_go_on_with_their_settings_and_rungs(opened):
@@ -179,17 +238,3 @@ def test_a_trials_best_epoch_counts(opened):
     trained(memory, one.number, [0.5, 0.8, 0.7])
     [trial] = memory.trials()
     assert (trial.value, trial.best_epoch, trial.metrics, trial.values) == (0.8, 2, {"epoch": 1}, {1: 0.5, 2: 0.8, 3: 0.7})
-
-
-@pytest.mark.parametrize(("scheduler", "rungs"), [("asha", [2, 6, 18]), ("median", []), ("none", [])])
-def test_rungs(scheduler, rungs):
-    assert study.rungs(config.Tune(scheduler=scheduler, grace=2, reduction=3), 20) == rungs
-
-
-@pytest.mark.parametrize(("scheduler", "epochs"), [("asha", {2, 6, 18}), ("none", set()), ("median", None), ("pbt", None)])
-def test_after_which_epochs_something_is_decided(scheduler, epochs):
-    assert study.decisive(config.Tune(scheduler=scheduler, grace=2, reduction=3), 20) == epochs
-
-
-def test_a_rung_beyond_the_pipelines_own_epochs_decides_too():
-    assert {27, 81, 243} <= study.decisive(config.Tune(grace=1, reduction=3))

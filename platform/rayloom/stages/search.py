@@ -21,7 +21,7 @@ from rayloom.datasets import DatasetVersion, Encoded
 from rayloom.errors import ConfigError, TrainingError
 from rayloom.runs import Run, say
 from rayloom.stages.model import Fit, Prepared, Trained, answers, launch, prepare, register, scores
-from rayloom.tuning import records, report, space, study, sweep, trial
+from rayloom.tuning import records, report, space, stopping, study, sweep, trial
 from rayloom.tuning.recording import Recording
 from rayloom.tuning.sweep import Listener
 from rayloom.tuning.table import Table
@@ -111,7 +111,7 @@ def sweep_rows(
     try:
         if memory.trials():
             say(f"  goes on: {len(memory.trials())} trials were given out, {memory.adopt()} of them were running")
-        decisive = study.decisive(own.tune)
+        decisive = stopping.decisive(own.tune)
         job = trial.Job(own, prepared.state, sweep.consolidated(prepared.splits), folder, metric, decisive)
         tags = {tracking.DATASET_TAG: dataset, tracking.OUTCOME_TAG: "sweep"}
         with _resumable(folder), Recording(pipeline, folder.name, tags) as recording:
@@ -126,7 +126,7 @@ def sweep_rows(
                 metric=metric,
                 sign=sign,
                 trials=memory.trials(),
-                rungs=study.rungs(own.tune, own.train.epochs),
+                rungs=stopping.rungs(own.tune, own.train.epochs),
                 importance=memory.importance(),
                 wall_s=wall,
                 slots=slots,

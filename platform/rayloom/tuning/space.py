@@ -1,10 +1,10 @@
 """The searched keys: a trial's values from Optuna, and the pipeline that they make."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import Trial
 from pydantic import BaseModel, ValidationError
 
 from rayloom import config
@@ -28,12 +28,16 @@ def distribution(param: Param) -> BaseDistribution:
             return FloatDistribution(low, high, log=True)
 
 
-def draw(trial: Trial, space: dict[str, Param]) -> dict[str, Any]:
-    """A value for each key whose `when` holds, drawn by the study's sampler in the order in which they stand."""
+def draw(suggest: Callable[[str, BaseDistribution], Any], space: dict[str, Param]) -> dict[str, Any]:
+    """A value for each key whose `when` holds, drawn in the order in which they stand.
+
+    Args:
+        suggest: draws a value for a key, as Optuna has it.
+    """
     drawn: dict[str, Any] = {}
     for key, param in space.items():
         if applies(param, drawn):
-            drawn[key] = decoded(param, trial._suggest(key, distribution(param)))
+            drawn[key] = decoded(param, suggest(key, distribution(param)))
     return drawn
 
 

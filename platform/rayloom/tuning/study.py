@@ -1,23 +1,21 @@
 """A sweep's memory: which settings were given out, what they reached, which go on. All of it is in Optuna's storage, as it
 happens, so that a sweep whose driver is killed goes on where it was, and several machines may share one.
 
-Nothing is pickled. Optuna's pruners keep their rungs in the storage, too.
+It may be killed between any two writes: a trial comes into the storage whole, settings and owner in one, and is judged from
+values alone, before its own is written. Nothing is pickled.
 """
 
+import copy
 import json
 import logging
 import time
-import warnings
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import numpy as np
 import optuna
-from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -27,9 +25,11 @@ from rayloom import config
 from rayloom.config.tuning import Tune
 from rayloom.errors import ConfigError, ResourceError
 from rayloom.tuning import records, space
+from rayloom.tuning.drawing import Drawing, sampler
+from rayloom.tuning.stopping import pruner
 
-COMPARED = 5
-"""Median stopping: finished trials that it compares with before it stops any."""
+POINT = "point"
+"""Attribute of a trial that tries one of `tune.first`: its index there."""
 
 
 @dataclass(frozen=True)
@@ -79,21 +79,36 @@ class Study:
         if self.waiting:
             return self.waiting.pop(0)
         while not self._is_over():
-            number = len(self.study.get_trials(deepcopy=False))
-            self.study.sampler = sampler(self.settings, self.seed, number)
-            trial = self.study.ask()
-            if trial.number >= self.settings.trials:  # another machine was faster
-                trial.set_user_attr("surplus", True)
-                self.study.tell(trial, state=TrialState.FAIL)
-                return None
-            trial.set_user_attr("owner", self.owner)
-            params = space.draw(trial, self.settings.space)
-            twin = self._twin(trial, params)
-            if twin is None:
-                self.live[trial.number] = trial
-                return Given(trial.number, params)
-            trial.set_user_attr("repeats", twin)
-            self._settle()
+            given = self._give(self._begin())
+            if given is not None:
+                return given
+        return None
+
+    def _begin(self) -> Trial:
+        """Draws a trial's settings and writes it, all at once."""
+        trials, keys = self.study.get_trials(deepcopy=False), self.settings.space
+        tried = len({trial.user_attrs[POINT] for trial in trials if POINT in trial.user_attrs})
+        point = self.settings.first[tried] if tried < len(self.settings.first) else None
+        fixed = {key: space.encoded(keys[key], value) for key, value in (point or {}).items()}
+        drawing = Drawing(self.study, sampler(self.settings, self.seed, len(trials)), fixed)
+        space.draw(drawing.suggest, keys)
+        drawn = drawing.trial({"owner": self.owner} | ({} if point is None else {POINT: tried}))
+        return Trial(self.study, self.study._storage.create_new_trial(self.study._study_id, drawn))
+
+    def _give(self, trial: Trial, reported: int = 0) -> Given | None:
+        """What a trial is to train; None where another machine was faster with the last one, or its settings were given out
+        before. Both are told by trials of lower numbers alone, so that whoever asks again hears the same."""
+        if trial.number >= self.settings.trials:
+            trial.set_user_attr("surplus", True)
+            self.study.tell(trial, state=TrialState.FAIL)
+            return None
+        params = self._params(self._frozen(trial))
+        twin = self._twin(trial, params)
+        if twin is None:
+            self.live[trial.number] = trial
+            return Given(trial.number, params, reported)
+        trial.set_user_attr("repeats", twin)
+        self._settle()
         return None
 
     def _is_over(self) -> bool:
@@ -111,14 +126,13 @@ class Study:
         return money or time.time() > self.deadline or self._given_out() >= self.settings.trials
 
     def _given_out(self) -> int:
-        waiting = TrialState.WAITING
-        return sum(trial.state != waiting and not _is_surplus(trial) for trial in self.study.get_trials(deepcopy=False))
+        return sum(not _is_surplus(trial) for trial in self.study.get_trials(deepcopy=False))
 
     def _twin(self, trial: Trial, params: dict[str, Any]) -> int | None:
         """The earlier trial that has these settings."""
         for other in self.study.get_trials(deepcopy=False):
             is_first = "repeats" not in other.user_attrs and not _is_surplus(other) and other.number < trial.number
-            if is_first and other.state != TrialState.WAITING and self._params(other) == params:
+            if is_first and self._params(other) == params:
                 return other.number
         return None
 
@@ -134,15 +148,16 @@ class Study:
         best = self.best_metrics.get(number)
         if best is None or self.sign * value > self.sign * best[0]:
             self.best_metrics[number] = value, metrics
-        if epoch in self._frozen(trial).intermediate_values:
+        seen = copy.copy(self._frozen(trial))
+        if epoch in seen.intermediate_values:
             return False
+        seen.intermediate_values = {**seen.intermediate_values, epoch: value}
+        is_stopped = self.study.pruner.prune(self.study, seen)
+        if is_stopped:
+            stopped = {"epoch": epoch, "value": value, "metrics": self.best_metrics[number][1]}
+            trial.set_user_attr("stopped", stopped)
         trial.report(value, epoch)
-        if not trial.should_prune():
-            return False
-        # Before the trial is told to end: a driver that is killed now still knows.
-        trial.set_user_attr("metrics", self.best_metrics[number][1])
-        trial.set_user_attr("stopped", True)
-        return True
+        return is_stopped
 
     def end(
         self, number: int, seconds: float, reason: str = "", cost: float = 0.0, params: dict[str, Any] = {}
@@ -160,7 +175,7 @@ class Study:
             return None
         self.spent += cost
         known = self._frozen(trial)
-        _, metrics = self.best_metrics.pop(number, (None, known.user_attrs.get("metrics", {})))
+        _, metrics = self.best_metrics.pop(number, (None, known.user_attrs.get("stopped", {}).get("metrics", {})))
         about = {"seconds": seconds, "metrics": metrics, "reason": reason, "cost": cost}
         for name, what in {**about, **({"params": params} if params else {})}.items():
             trial.set_user_attr(name, what)
@@ -191,19 +206,19 @@ class Study:
             if "repeats" in frozen.user_attrs:
                 continue
             trial = Trial(self.study, frozen._trial_id)
-            params = space.draw(trial, self.settings.space)  # what was drawn stays; what was not yet is drawn now
-            self.live[frozen.number] = trial
-            if frozen.user_attrs.get("stopped"):
+            if stopped := frozen.user_attrs.get("stopped"):
+                self.live[frozen.number] = trial
+                if stopped["epoch"] not in frozen.intermediate_values:
+                    trial.report(stopped["value"], stopped["epoch"])
                 self.end(frozen.number, 0.0)
-                continue
-            self.waiting.append(Given(frozen.number, params, max(frozen.intermediate_values, default=0)))
+            elif given := self._give(trial, max(frozen.intermediate_values, default=0)):
+                self.waiting.append(given)
         self._settle()
         return len(self.waiting)
 
     def trials(self) -> list[records.Trial]:
         """All trials by number."""
-        shown = [trial for trial in self.study.get_trials(deepcopy=False) if trial.state != TrialState.WAITING]
-        return [self._record(trial) for trial in shown if not _is_surplus(trial)]
+        return [self._record(trial) for trial in self.study.get_trials(deepcopy=False) if not _is_surplus(trial)]
 
     def close(self) -> None:
         """Closes the database; SQLite's journal goes into its file."""
@@ -281,11 +296,6 @@ def open_study(pipeline: config.Pipeline, folder: Path, owner: str, about: dict[
         reason = str(error).strip().splitlines()[0]
         raise ResourceError(f"tune.storage: the study's database cannot be opened ({reason:.200}); correct its URL.") from None
     _require_same(study, {**about, "metric": metric, "space": _described(settings)})
-    if not study.get_trials(deepcopy=False):
-        for point in settings.first:
-            study.enqueue_trial(
-                {key: space.encoded(settings.space[key], value) for key, value in point.items()}, skip_if_exists=True
-            )
     own = [one for one in study.get_trials(deepcopy=False) if one.user_attrs.get("owner") == owner]
     spent = sum(one.user_attrs.get("cost", 0.0) for one in own)
     return Study(study, settings, pipeline.seed, owner, metric, sign, _deadline(settings, study), spent)
@@ -332,52 +342,3 @@ def _require_same(study: optuna.Study, described: dict[str, str]) -> None:
             )
         if name not in known:
             study.set_user_attr(name, value)
-
-
-def sampler(settings: Tune, seed: int, number: int) -> BaseSampler:
-    """What draws the trial of this number: with a seed of its own, so that a sweep that goes on draws as one that was never
-    interrupted would have."""
-    own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-    if settings.sampler == "random":
-        return RandomSampler(own)
-    with warnings.catch_warnings():  # `group` is what lets conditional keys be learned together; Optuna calls it experimental
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return TPESampler(n_startup_trials=settings.startup, seed=own, multivariate=True, group=True)
-
-
-def pruner(settings: Tune) -> BasePruner:
-    """What stops trials; population based training is Tune's own and stops none."""
-    match settings.scheduler:
-        case "asha":  # Li et al., 2018
-            return SuccessiveHalvingPruner(settings.grace, settings.reduction, 0)
-        case "median":  # Golovin et al., 2017
-            return MedianPruner(n_startup_trials=COMPARED, n_warmup_steps=settings.grace)
-        case _:
-            return NopPruner()
-
-
-def rungs(settings: Tune, epochs: int) -> list[int]:
-    """Epochs after which asha decides; empty for other schedulers.
-
-    >>> rungs(Tune(grace=1, reduction=3), 10)
-    [1, 3, 9]
-    """
-    found: list[int] = []
-    rung = settings.grace
-    while settings.scheduler == "asha" and rung < epochs:
-        found.append(rung)
-        rung *= settings.reduction
-    return found
-
-
-MOST_EPOCHS = 1_000_000
-"""More than any trial has: a sweep may search train.epochs, so the pipeline's own number bounds no trial."""
-
-
-def decisive(settings: Tune, epochs: int = MOST_EPOCHS) -> frozenset[int] | None:
-    """Epochs, counted from 1, after which a trial may be stopped or changed; None: after each.
-
-    >>> sorted(decisive(Tune(grace=1, reduction=3), 10))
-    [1, 3, 9]
-    """
-    return frozenset(rungs(settings, epochs)) if settings.scheduler in ("asha", "none") else None

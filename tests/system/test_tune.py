@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import optuna
@@ -18,7 +19,7 @@ from rayloom import config
 from rayloom.errors import ConfigError
 from rayloom.runs import Run
 from rayloom.stages import search
-from tests.conftest import ROOT, Finished, run_job
+from tests.conftest import ROOT, Finished, run_job, wait_for
 
 SETTINGS = ["tune.trials=8", "tune.startup=4", "tune.concurrency=1", "tune.seeds=2", "train.epochs=4"]
 KILLED_AFTER = "trial   2 "
@@ -35,31 +36,37 @@ def given(arguments) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(joined, on_cluster, given, workspace, finished) -> Iterator[Finished]:
-    """The whole pipeline with a sweep in it; what it leaves deployed is ended."""
-    yield run_job("jobs.pipeline", [*given, "--set", "tune.enabled=true"], on_cluster, workspace)
-    serve.shutdown()
+def killed(on_cluster, given, workspace, finished) -> Iterator[Future]:
+    """A sweep whose driver gets SIGKILL while trial 3 or a later one is drawn or trains; it has begun."""
+    known = {*(workspace / "runs").iterdir()}
+    with ThreadPoolExecutor(1) as thread:
+        ending = thread.submit(kill_a_sweep, [sys.executable, "-m", "jobs.tune", *given], on_cluster)
+        wait_for(lambda: ending.done() or {*(workspace / "runs").iterdir()} > known)
+        yield ending
 
 
-@pytest.fixture(scope="module")
-def killed(on_cluster, given) -> str:
-    """A sweep whose driver gets SIGKILL while trial 3 or a later one trains; its id."""
-    command = [sys.executable, "-m", "jobs.tune", *given]
-    process = subprocess.Popen(command, cwd=ROOT, env=on_cluster, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    with process:
+def kill_a_sweep(command: list[str], env: dict[str, str]) -> None:
+    with subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         printed = []
         for line in process.stdout:
             printed.append(line)
             if line.startswith(KILLED_AFTER):
                 process.send_signal(signal.SIGKILL)
-        process.wait()
     assert process.returncode == -signal.SIGKILL, "".join(printed)
-    return "latest"
 
 
 @pytest.fixture(scope="module")
-def resumed(killed, on_cluster, given, workspace, undisturbed) -> Finished:
-    return run_job("jobs.tune", [*given, "--resume", killed], on_cluster, workspace)
+def undisturbed(joined, killed, on_cluster, given, workspace) -> Iterator[Finished]:
+    """The whole pipeline with a sweep in it, beside the one that is killed; what it leaves deployed is ended."""
+    yield run_job("jobs.pipeline", [*given, "--set", "tune.enabled=true"], on_cluster, workspace)
+    serve.shutdown()
+
+
+@pytest.fixture(scope="module")
+def resumed(killed, undisturbed, on_cluster, given, workspace) -> Finished:
+    killed.result()
+    [sweep] = {lock.parent.name for lock in (workspace / "runs").glob("*/.sweep.lock")} - {sweep_of(undisturbed).name}
+    return run_job("jobs.tune", [*given, "--resume", sweep], on_cluster, workspace)
 
 
 def trials(folder: Path) -> list[tuple]:
@@ -95,10 +102,11 @@ def test_the_report_and_the_overlay_are_there(undisturbed, arguments):
     assert "<svg" in (folder / "report.html").read_text() and (folder / "report.md").read_text()
 
 
-def test_a_sweep_that_is_not_there_is_named(arguments, undisturbed):
+def test_a_sweep_is_found_by_its_name_or_as_the_latest(arguments, undisturbed):
     run = Run("new", config.load(arguments[1::2]), {})
     with pytest.raises(ConfigError, match=f"--resume nothing: no such sweep.*{sweep_of(undisturbed).name}"):
         search._folder(run, "nothing")
+    assert search._folder(run, "latest") == sweep_of(undisturbed)
 
 
 def test_the_pipeline_sweeps_retrains_evaluates_and_deploys(undisturbed):

@@ -36,13 +36,15 @@ def given(arguments) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def killed(on_cluster, given, workspace, finished) -> Iterator[Future]:
-    """A sweep whose driver gets SIGKILL while trial 3 or a later one is drawn or trains; it has begun."""
+def killed(on_cluster, given, workspace, finished) -> Iterator[tuple[str, Future]]:
+    """The id of a sweep that has begun, and whose driver gets SIGKILL while trial 3 or a later one is drawn or trains."""
     known = {*(workspace / "runs").iterdir()}
     with ThreadPoolExecutor(1) as thread:
         ending = thread.submit(kill_a_sweep, [sys.executable, "-m", "jobs.tune", *given], on_cluster)
         wait_for(lambda: ending.done() or {*(workspace / "runs").iterdir()} > known)
-        yield ending
+        begun = {*(workspace / "runs").iterdir()} - known
+        assert len(begun) == 1, ending.result()
+        yield begun.pop().name, ending
 
 
 def kill_a_sweep(command: list[str], env: dict[str, str]) -> None:
@@ -64,8 +66,8 @@ def undisturbed(joined, killed, on_cluster, given, workspace) -> Iterator[Finish
 
 @pytest.fixture(scope="module")
 def resumed(killed, undisturbed, on_cluster, given, workspace) -> Finished:
-    killed.result()
-    [sweep] = {lock.parent.name for lock in (workspace / "runs").glob("*/.sweep.lock")} - {sweep_of(undisturbed).name}
+    sweep, ending = killed
+    ending.result()
     return run_job("jobs.tune", [*given, "--resume", sweep], on_cluster, workspace)
 
 

@@ -1,6 +1,9 @@
 """Which trials of a sweep are stopped early, and after which epochs that is decided."""
 
 import math
+from collections.abc import Iterator
+from itertools import accumulate, repeat, takewhile
+from operator import mul
 
 import optuna
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
@@ -41,7 +44,7 @@ class Halving(BasePruner):
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Whether a trial is stopped after its last epoch."""
         epoch = trial.last_step
-        if epoch is None or not self._is_rung(epoch):
+        if epoch is None or epoch not in takewhile(epoch.__ge__, _rungs(self.grace, self.reduction)):
             return False
         value, others = trial.intermediate_values[epoch], study.get_trials(deepcopy=False)
         values = [one.intermediate_values.get(epoch, math.nan) for one in others if one.number != trial.number]
@@ -50,11 +53,10 @@ class Halving(BasePruner):
         better = sum(rival > value if is_max else rival < value for rival in rivals)
         return math.isnan(value) or better >= max(1, (len(rivals) + 1) // self.reduction)
 
-    def _is_rung(self, epoch: int) -> bool:
-        rung = self.grace
-        while rung < epoch:
-            rung *= self.reduction
-        return rung == epoch
+
+def _rungs(grace: int, reduction: int) -> Iterator[int]:
+    """All of them, without end."""
+    return accumulate(repeat(reduction), mul, initial=grace)
 
 
 def rungs(settings: Tune, epochs: int) -> list[int]:
@@ -63,12 +65,9 @@ def rungs(settings: Tune, epochs: int) -> list[int]:
     >>> rungs(Tune(grace=1, reduction=3), 10)
     [1, 3, 9]
     """
-    found: list[int] = []
-    rung = settings.grace
-    while settings.scheduler == "asha" and rung < epochs:
-        found.append(rung)
-        rung *= settings.reduction
-    return found
+    if settings.scheduler != "asha":
+        return []
+    return list(takewhile(epochs.__gt__, _rungs(settings.grace, settings.reduction)))
 
 
 def decisive(settings: Tune, epochs: int = MOST_EPOCHS) -> frozenset[int] | None:

@@ -4,17 +4,19 @@
   python -m benchmarks.sweep --trials 20 --rounds 1 --soak 2 --root FOLDER      # quick; the dataset there is found again
 
 Trials of the flights model on 50,000 rows, up to 8 epochs, ASHA and Optuna, on 2 CPUs. The last line is JSON:
-{epochs, best_auc, wall_s, s_per_trial, bare_s, bare_warm_s, vs_bare, overhead_s, trials, vs_bare_rounds, gang_overhead_s,
-soak: {sweeps, seconds, hangs}, documented_s_per_trial, vs_documented, leaks}.
+{epochs, best_auc, wall_s, s_per_trial, bare_s, bare_warm_s, vs_bare, overhead_s, documented_s_per_trial, vs_documented, trials,
+vs_bare_rounds, vs_documented_rounds, gang_overhead_s, soak: {sweeps, seconds, hangs}, leaks}.
 
-Sweep and bare loop take turns, since a machine's own speed drifts; the figures are those of the turn with the median vs_bare.
+Sweep, bare loop and documented pattern take turns, since a machine's own speed drifts; figures are medians over the turns, of
+ratios taken within a turn.
 
 wall_s      of the sweep, from before its actors start to after they have ended, MLflow and the study's database included
 bare_s      a plain PyTorch loop over the same settings for as many epochs, with validation AUC, in 2 processes, their start
             included as wall_s includes that of the actors; bare_warm_s: from when they are up and have trained an epoch
 overhead_s  (wall_s - bare_warm_s) * 2 / trials: what a trial costs a CPU beyond its computing, all starts included
-documented  a function trainable that fits a TorchTrainer of one worker, reporting by TuneReportCallback, Ray's defaults and
-            the rows as a Ray Dataset, as many epochs a trial as the sweep's had on average; one trial after the other
+documented  4 trials a turn of a function trainable that fits a TorchTrainer of one worker, reporting by TuneReportCallback,
+            Ray's defaults and the rows as a Ray Dataset, as many epochs a trial as the sweep's had on average; one trial after
+            the other, from when Ray runs and the rows are in it
 gang        trials of two workers; seconds a trial beyond its epochs, after the first trial
 soak        sweeps of 12 short trials in a row; a leak is what the cluster still holds after one
 """
@@ -31,6 +33,7 @@ import time
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -39,6 +42,8 @@ from rayloom import config, environment
 
 ROWS, VALIDATION_ROWS = 50_000, 10_000
 DOCUMENTED_TRIALS = 4
+"""A turn."""
+
 SWEEP = ["train.epochs=8", "tune.scheduler=asha", "tune.wait_s=30"]
 HANG_SECONDS = 120
 
@@ -214,7 +219,7 @@ def run_documented(rows: Rows, arrays: dict, epochs: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100, metavar="N", help="of the main sweep (default: 100)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="turns of sweep and bare loop (default: 3)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="turns of sweep and peers (default: 3)")
     parser.add_argument("--soak", type=int, default=20, metavar="N", help="sweeps of 12 short trials in a row (default: 20)")
     parser.add_argument("--root", help="workspace with the flights' dataset (default: a new one, built first)")
     parser.add_argument("--documented", nargs=2, help=argparse.SUPPRESS)
@@ -243,12 +248,10 @@ def measure(root: Path, trials: int, rounds: int, soak: int) -> dict[str, Any]:
         leaks += cluster.held_in_cluster()
         soaked = _soak(rows, _put(arrays, 2000), run.folder, soak, leaks)
     leaks += connected.leftovers
-    turns = sorted((_turn(rows, arrays, run.folder / f"main-{number}", trials, leaks) for number in range(rounds)), key=_ratio)
-    turn = turns[(rounds - 1) // 2]
-    per_trial = run_documented(rows, arrays, round(turn["epochs"] / trials))
-    more = {"trials": trials, "vs_bare_rounds": [_ratio(one) for one in turns], "gang_overhead_s": gang, "soak": soaked}
-    compared = {"documented_s_per_trial": per_trial, "vs_documented": per_trial / turn["s_per_trial"], "leaks": leaks}
-    return rounded(turn | more | compared)
+    turns = [_turn(rows, arrays, run.folder / f"main-{number}", trials, leaks) for number in range(rounds)]
+    medians = {name: median(turn[name] for turn in turns) for name in turns[0]}
+    ratios = {f"{name}_rounds": [turn[name] for turn in turns] for name in ("vs_bare", "vs_documented")}
+    return rounded({**medians, "trials": trials, **ratios, "gang_overhead_s": gang, "soak": soaked, "leaks": leaks})
 
 
 def _put(arrays: dict, most: int | None = None) -> dict:
@@ -262,7 +265,7 @@ def _put(arrays: dict, most: int | None = None) -> dict:
 
 
 def _turn(rows: Rows, arrays: dict, folder: Path, trials: int, leaks: list[str]) -> dict[str, Any]:
-    """The main sweep on a cluster of its own, and what it did bare as soon as that has ended."""
+    """The main sweep on a cluster of its own; what it did bare as soon as that has ended; then the documented pattern."""
     from rayloom import cluster
 
     with cluster.connect(Path(rows.pipeline.storage.root)) as connected:
@@ -270,8 +273,11 @@ def _turn(rows: Rows, arrays: dict, folder: Path, trials: int, leaks: list[str])
         leaks += cluster.held_in_cluster()
     leaks += connected.leftovers
     cold, warm = bare(record, rows.pipeline, rows.prepared.state, arrays)
+    epochs = sum(len(trial.values) for trial in record.trials)
+    per_trial = run_documented(rows, arrays, round(epochs / trials))
+    print(f"  vs_bare {wall / cold:.3f}, vs_documented {per_trial * trials / wall:.1f}", flush=True)
     return {
-        "epochs": sum(len(trial.values) for trial in record.trials),
+        "epochs": epochs,
         "best_auc": record.best.value,
         "wall_s": wall,
         "s_per_trial": wall / trials,
@@ -279,11 +285,9 @@ def _turn(rows: Rows, arrays: dict, folder: Path, trials: int, leaks: list[str])
         "bare_warm_s": warm,
         "vs_bare": wall / cold,
         "overhead_s": (wall - warm) * 2 / trials,
+        "documented_s_per_trial": per_trial,
+        "vs_documented": per_trial * trials / wall,
     }
-
-
-def _ratio(turn: dict[str, Any]) -> float:
-    return float(turn["vs_bare"])
 
 
 def _soak(rows: Rows, splits: dict, folder: Path, sweeps: int, leaks: list[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from rayloom import charts, config
 from rayloom.costs import bare, report
-from rayloom.costs.table import Cost, Costs, of_launcher, over_rounds, typical
+from rayloom.costs.table import Cost, Costs, of_launcher, over_rounds, overall
 
 HISTORY = [
     {"epoch": 0, "loss": 0.7, "samples_per_s": 100.0, "seconds": 9.0, "peak_mb": 300.0, "wire_bytes": 800},
@@ -41,7 +41,7 @@ def changed(costs: Costs, **changes) -> Costs:
     ("figure", "expected"),
     [
         ("first_step_s", 4.0),
-        ("samples_per_s", 950.0),
+        ("samples_per_s", 2 / (1 / 900 + 1 / 1000)),
         ("epoch_s", 1.1),
         ("peak_mb", 320.0),
         ("wire_bytes", 800),
@@ -53,19 +53,38 @@ def test_a_launchers_row_leaves_the_first_epoch_out_of_speeds(figure, expected):
 
 
 def test_an_only_epoch_counts():
-    assert typical([5.0]) == 5.0
+    assert overall([5.0]) == 5.0
 
 
-def test_rounds_give_the_median_of_what_varies():
-    rounds = [replace(RAY, samples_per_s=speed, first_step_s=None) for speed in (3.0, 1.0, 2.0)]
-    assert over_rounds(rounds) == replace(RAY, samples_per_s=2.0, first_step_s=None, speeds=[3.0, 1.0, 2.0])
+def rounds_of(name: str, *speeds: float) -> Cost:
+    return over_rounds([Cost(name, samples_per_s=speed) for speed in speeds])
 
 
-def test_in_turns_each_rounds_bare_loop_is_the_measure(costs):
-    """On a machine that becomes three times faster meanwhile; the medians' ratio would be 2."""
-    turns = {"ray": (100.0, 200.0, 300.0), "bare": (100.0, 100.0, 300.0)}
-    ray, bare_loop = (over_rounds([Cost(name, samples_per_s=speed) for speed in speeds]) for name, speeds in turns.items())
-    assert replace(costs, launchers={"ray": ray}, peers={"bare": bare_loop}).part_of_bare(ray) == 1.0
+def test_rounds_give_the_mean_speed_and_the_median_of_what_else_varies():
+    rounds = [replace(RAY, samples_per_s=speed, first_step_s=None, peak_mb=speed) for speed in (4.0, 1.0, 2.0)]
+    expected = replace(RAY, samples_per_s=pytest.approx(2.0), first_step_s=None, peak_mb=2.0, speeds=[4.0, 1.0, 2.0])
+    assert over_rounds(rounds) == expected
+
+
+def test_a_machine_that_becomes_faster_changes_no_ratio_and_widens_no_interval(costs):
+    ray = rounds_of("ray", 90.0, 180.0, 450.0)
+    found = replace(costs, launchers={"ray": ray}, peers={"bare": rounds_of("bare", 100.0, 200.0, 500.0)})
+    assert [found.part_of_bare(ray), *found.interval(ray)] == pytest.approx([0.9] * 3)
+
+
+def test_the_interval_is_students(costs):
+    """Ratios e^-0.1, 1 and e^0.1: their logarithms scatter by 0.1, and t(2) is 4.3027 at 97.5 %."""
+    ray = rounds_of("ray", *(100 * math.exp(change) for change in (-0.1, 0.0, 0.1)))
+    found = replace(costs, launchers={"ray": ray}, peers={"bare": rounds_of("bare", 100.0, 100.0, 100.0)})
+    half = 4.302653 * 0.1 / math.sqrt(3)
+    assert found.interval(ray) == pytest.approx((math.exp(-half), math.exp(half)), rel=1e-6)
+    assert found.line()["launchers"]["ray"]["of_bare_interval"] == [0.78, 1.282]
+    assert "ray 100.0% (78.0% to 128.2%)." in " ".join(report.findings(found))
+
+
+def test_one_round_has_no_interval(costs):
+    ray = rounds_of("ray", 90.0)
+    assert replace(costs, peers={"bare": rounds_of("bare", 100.0)}).interval(ray) is None
 
 
 def test_spans_add_up_to_the_first_step():
@@ -83,10 +102,11 @@ def test_imports_are_told_from_starting_where_both_are_known(costs):
 
 
 def test_the_line_has_the_promised_figures(costs):
+    beside = {"of_bare": 0.9474, "of_bare_interval": None}
     assert costs.line() == {
         "launchers": {
-            "ray": {"first_step_s": 4.0, "samples_per_s": 950.0, "peak_mb": 320.0, "auc": 0.7, "of_bare": 0.95},
-            "torchrun": {"first_step_s": 3.0, "samples_per_s": 950.0, "peak_mb": 320.0, "auc": 0.7, "of_bare": 0.95},
+            "ray": {"first_step_s": 4.0, "samples_per_s": 947.3684, "peak_mb": 320.0, "auc": 0.7, **beside},
+            "torchrun": {"first_step_s": 3.0, "samples_per_s": 947.3684, "peak_mb": 320.0, "auc": 0.7, **beside},
         },
         "bare": {"samples_per_s": 1000.0},
         "mllib": {"auc": 0.65, "seconds": 30.0},
@@ -121,7 +141,7 @@ def test_one_launcher_alone_is_equal_to_nothing(costs):
 
 
 @pytest.mark.parametrize("made", [report.markdown, report.html])
-@pytest.mark.parametrize("figure", ["4.0", "950", "95.0%", "25.0%", "0.7100", "0.7000", "0.6500", "30.0", "abc123de", "320"])
+@pytest.mark.parametrize("figure", ["4.0", "947", "94.7%", "25.0%", "0.7100", "0.7000", "0.6500", "30.0", "abc123de", "320"])
 def test_the_report_has_the_figures(costs, made, figure):
     assert figure in made(costs)
 

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from rayloom import config, models, parallel, training
-from rayloom.costs.table import Cost, typical
+from rayloom.costs.table import Cost, overall
 from rayloom.errors import TrainingError
 from rayloom.features import FeatureState
 from rayloom.launchers import handover
@@ -49,7 +49,7 @@ def measure(pipeline: config.Pipeline, state: FeatureState, train: Arrays, folde
     return Cost(
         "bare",
         "plain PyTorch DDP",
-        samples_per_s=typical(found["samples_per_s"]),
+        samples_per_s=overall(found["samples_per_s"]),
         peak_mb=found["peak_mb"],
         wire_bytes=found["wire_bytes"],
         losses=found["losses"],

@@ -23,7 +23,7 @@ def columns(costs: Costs) -> dict[str, Callable[[Cost], str]]:
     return {
         "seconds to first step": lambda cost: page.number(cost.first_step_s, ".1f"),
         "samples a second": lambda cost: page.number(cost.samples_per_s, ",.0f"),
-        "of bare": lambda cost: page.number(costs.part_of_bare(cost), ".1%"),
+        "of bare": lambda cost: _of_bare(costs, cost),
         "seconds an epoch": lambda cost: page.number(cost.epoch_s, ".2f"),
         "peak MB a worker": lambda cost: page.number(cost.peak_mb, ",.0f"),
         "kB on the wire a step": lambda cost: page.number(None if cost.wire_bytes is None else cost.wire_bytes / 1e3, ",.0f"),
@@ -32,6 +32,12 @@ def columns(costs: Costs) -> dict[str, Callable[[Cost], str]]:
         "seconds of training": lambda cost: page.number(cost.seconds, ".1f"),
         "weights": lambda cost: (cost.weights or "–")[:8],
     }
+
+
+def _of_bare(costs: Costs, cost: Cost) -> str:
+    """The row's part of the bare loop's speed, and its interval where there were rounds enough."""
+    interval, shown = costs.interval(cost), page.number(costs.part_of_bare(cost), ".1%")
+    return f"{shown} ({interval[0]:.1%} to {interval[1]:.1%})" if interval and cost.name in costs.launchers else shown
 
 
 def findings(costs: Costs) -> list[str]:
@@ -74,11 +80,16 @@ def _spans(cost: Cost) -> dict[str, float]:
 
 
 def _speed(costs: Costs) -> str:
-    parts = {cost.name: costs.part_of_bare(cost) for cost in costs.launchers.values()}
-    told = [f"{name} {part:.1%}" for name, part in parts.items() if part is not None]
+    launchers = list(costs.launchers.values())
+    told = [f"{cost.name} {_of_bare(costs, cost)}" for cost in launchers if costs.part_of_bare(cost) is not None]
     if not told:
         return ""
-    return f"Once under way, they train at this part of a bare PyTorch loop's speed over tensors in memory: {', '.join(told)}."
+    rounds = max(len(cost.speeds) for cost in launchers)
+    sure = (
+        f"Means of {rounds} rounds, with 95 % intervals" if rounds > 1 else "Of one round: more of them (--rounds) say how sure"
+    )
+    speeds = ", ".join(told)
+    return f"Once under way, they train at this part of a bare PyTorch loop's speed over tensors in memory: {speeds}. {sure}."
 
 
 def _wire(costs: Costs) -> str:

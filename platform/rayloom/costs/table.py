@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, geometric_mean, harmonic_mean, median, stdev
 from typing import Any
 
 
@@ -16,8 +16,9 @@ class Cost:
         name: a launcher's, or 'bare', 'mllib' or 'parameter_server'.
         about: a few words on what ran.
         first_step_s: seconds from the launch to the end of the first optimizer step.
-        samples_per_s: rows a second over all workers, without validation; the median epoch's, the first left out.
-        epoch_s: seconds of an epoch with validation, likewise.
+        samples_per_s: rows a second over all workers, without validation, in all epochs but the first, which warms up; of
+            several rounds, the geometric mean.
+        epoch_s: seconds of an epoch with validation; the mean of the same epochs.
         peak_mb: the most memory that a worker has held, MB of 2**20 bytes.
         wire_bytes: bytes that a worker sends in a step; for a parameter server, all that goes in and out of the server.
         validation: the best epoch's validation metric.
@@ -63,8 +64,8 @@ def of_launcher(
         name,
         "launcher",
         first_step_s=timeline.get("first step"),
-        samples_per_s=typical([metrics["samples_per_s"] for metrics in history]),
-        epoch_s=typical([metrics["seconds"] for metrics in history]),
+        samples_per_s=overall([metrics["samples_per_s"] for metrics in history]),
+        epoch_s=fmean(warm([metrics["seconds"] for metrics in history])),
         peak_mb=max(metrics["peak_mb"] for metrics in history),
         wire_bytes=history[-1]["wire_bytes"],
         validation=validation,
@@ -75,21 +76,29 @@ def of_launcher(
     )
 
 
-def typical(by_epoch: Sequence[float]) -> float:
-    """The median epoch's value; the first epoch, which warms up, counts only where it is alone.
+def warm(by_epoch: Sequence[float]) -> Sequence[float]:
+    """Without the first epoch, which warms up, unless it is alone."""
+    return by_epoch[1:] or by_epoch
 
-    >>> typical([1.0, 8.0, 9.0, 30.0])
-    9.0
+
+def overall(speeds: Sequence[float]) -> float:
+    """Rows over seconds of all warm epochs, from each epoch's rows a second.
+
+    >>> overall([1.0, 10.0, 15.0])
+    12.0
     """
-    return median(by_epoch[1:] or by_epoch)
+    return harmonic_mean(warm(speeds))
 
 
 def over_rounds(costs: Sequence[Cost]) -> Cost:
-    """The row of a way to train that ran several times: the first one's, with the median of each figure that varies."""
-    varying = ("first_step_s", "samples_per_s", "epoch_s", "peak_mb")
-    found = {name: [value for cost in costs if (value := getattr(cost, name)) is not None] for name in varying}
-    medians = {name: median(values) for name, values in found.items() if values}
-    return replace(costs[0], **medians, speeds=found["samples_per_s"])
+    """The row of a way to train that ran several times: the first one's, with what varies over all rounds.
+
+    Speeds by their geometric mean, so that two rows' ratio is the mean of the rounds' ratios; other figures by the median.
+    """
+    ways = {"first_step_s": median, "samples_per_s": geometric_mean, "epoch_s": median, "peak_mb": median}
+    found = {name: [value for cost in costs if (value := getattr(cost, name)) is not None] for name in ways}
+    changes: dict[str, Any] = {name: ways[name](values) for name, values in found.items() if values}
+    return replace(costs[0], **changes, speeds=found["samples_per_s"])
 
 
 @dataclass(frozen=True)
@@ -124,25 +133,43 @@ class Costs:
         return [*self.launchers.values(), *self.peers.values()]
 
     def part_of_bare(self, cost: Cost) -> float | None:
-        """The row's samples/s as a part of the bare loop's: round by round where they took turns, then the median."""
+        """The row's samples/s as a part of the bare loop's."""
         bare = self.peers.get("bare", Cost("bare"))
-        if cost.speeds and len(cost.speeds) == len(bare.speeds):
-            return median(own / beside for own, beside in zip(cost.speeds, bare.speeds, strict=True))
         return cost.samples_per_s / bare.samples_per_s if bare.samples_per_s and cost.samples_per_s else None
+
+    def interval(self, cost: Cost) -> tuple[float, float] | None:
+        """The 95 % interval of `part_of_bare`, by Student's t over the logarithms of the rounds' ratios.
+
+        A round's runs are minutes from each other at most, so that a machine's own drift is in the ratios' scatter, not in
+        their mean. None where there were no two rounds.
+        """
+        bare = self.peers.get("bare", Cost("bare"))
+        if len(cost.speeds) < 2 or len(cost.speeds) != len(bare.speeds):
+            return None
+        from scipy.special import stdtrit  # a fifth of a second that the launchers' workers need not pay
+
+        ratios = [math.log(own / beside) for own, beside in zip(cost.speeds, bare.speeds, strict=True)]
+        half = stdtrit(len(ratios) - 1, 0.975) * stdev(ratios) / math.sqrt(len(ratios))
+        return math.exp(fmean(ratios) - half), math.exp(fmean(ratios) + half)
 
     def line(self) -> dict[str, Any]:
         """The figures as JSON has them: null where a figure does not apply or is not a number."""
-        own = ("first_step_s", "samples_per_s", "peak_mb", "auc")
         peer = {"bare": ["samples_per_s"], "mllib": ["auc", "seconds"], "parameter_server": ["samples_per_s", "wire_bytes"]}
         return {
-            "launchers": {
-                name: {key: _finite(getattr(cost, key)) for key in own} | {"of_bare": _finite(self.part_of_bare(cost))}
-                for name, cost in self.launchers.items()
-            },
+            "launchers": {name: self._of_launcher(cost) for name, cost in self.launchers.items()},
             **{name: {key: _finite(getattr(self.peers.get(name), key, None)) for key in keys} for name, keys in peer.items()},
             "equal_losses": self.equal_losses,
             "equal_weights": self.equal_weights,
         }
+
+    def _of_launcher(self, cost: Cost) -> dict[str, Any]:
+        own = ("first_step_s", "samples_per_s", "peak_mb", "auc")
+        interval = self.interval(cost)
+        beside = {
+            "of_bare": _finite(self.part_of_bare(cost)),
+            "of_bare_interval": interval and [_finite(end) for end in interval],
+        }
+        return {key: _finite(getattr(cost, key)) for key in own} | beside
 
 
 def _all_equal(values: list) -> bool | None:

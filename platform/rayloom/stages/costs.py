@@ -19,12 +19,12 @@ SERVER_STEPS, SERVER_SECONDS = 200, 60.0
 """The most steps and seconds of the parameter server: enough for a steady speed."""
 
 
-def compare(run: Run, dataset: DatasetVersion, names: list[str], mllib: str = "gbt", rounds: int = 1) -> Costs:
+def compare(run: Run, dataset: DatasetVersion, names: list[str], mllib: str = "gbt", rounds: int = 3) -> Costs:
     """Trains under each launcher and with each peer, writes report.html and report.md, and logs them to MLflow.
 
     Args:
         names: of launchers, in the order in which they run.
-        rounds: how often launchers and the bare loop take turns: speeds are then medians, on a machine whose own speed drifts.
+        rounds: how often launchers and the bare loop take turns, on a machine whose own speed drifts.
         mllib: 'gbt' or 'lr', the peer on Spark MLlib, which needs numbers or categories and two classes; 'none' for none.
 
     Raises:
@@ -42,7 +42,7 @@ def compare(run: Run, dataset: DatasetVersion, names: list[str], mllib: str = "g
     ran = {name: over_rounds([turn[name] for turn in turns]) for name in [*own, "bare"]}
     metric, _ = evaluation.selection(run.pipeline.evaluate, len(task.state.classes))
     peers = {"bare": ran.pop("bare")} | {cost.name: cost for cost in _peers(run, task, mllib)}
-    setting = _setting(run.pipeline, dataset) | ({"rounds": rounds} if rounds > 1 else {})
+    setting = _setting(run.pipeline, dataset) | {"rounds": rounds}
     costs = Costs(run.pipeline.name, setting, metric, ran, peers)
     with run.stage("report"):
         _report(run, dataset, costs)

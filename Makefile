@@ -18,10 +18,10 @@ serve: .venv/.demo
 doctor: .venv/.demo
 	$(BIN)/rayloom doctor
 
-# The tests on the cluster wait for processes now and then; type checks and unit tests have the CPUs meanwhile, and are heard
-# of at the end.
+# The tests on the cluster wait for processes now and then; type checks and unit tests have the CPUs meanwhile, and only then,
+# and are heard of at the end.
 test: .venv/.dev style
-	@nice -n 10 $(MAKE) --no-print-directory types unit > .venv/beside.log 2>&1 & beside=$$!; \
+	@$(BIN)/python tests/background.py $(MAKE) --no-print-directory types unit > .venv/beside.log 2>&1 & beside=$$!; \
 	trap "kill $$beside; exit 130" INT TERM; \
 	$(MAKE) --no-print-directory cluster; cluster=$$?; \
 	wait $$beside; beside=$$?; cat .venv/beside.log; \

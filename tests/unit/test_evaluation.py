@@ -1,6 +1,8 @@
 """Metrics held against small examples worked out by hand and against scikit-learn, and the leak check."""
 
 import math
+import os
+import re
 import subprocess
 import sys
 
@@ -264,6 +266,21 @@ def test_baselines_learn(three):
     for given in (evaluation.boosted_trees(tabular, tabular, 1), evaluation.pixels(images, images)):
         assert given.shape == (200,) and evaluation.score(labels, given)["auc"] > 0.95
     assert evaluation.score(labels, evaluation.words(texts, labels, texts))["auc"] == 1.0
+
+
+def test_a_baselines_threads_sleep_while_they_wait_and_no_others():
+    program = """if True:
+        import os, numpy as np
+        from rayloom import evaluation
+        from rayloom.stages import verdict
+        labels = np.arange(200) % 2
+        rows = {"numbers": labels[:, None] * 1.0, "categories": labels[:, None], "label": labels}
+        evaluation.boosted_trees(rows, rows, 1)
+        print(os.environ.get("OMP_WAIT_POLICY"))
+    """
+    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | {"OMP_DISPLAY_ENV": "verbose"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, text=True, capture_output=True, check=True)
+    assert re.findall("OMP_WAIT_POLICY = '(.*)'", done.stderr) == ["PASSIVE", "PASSIVE"] and done.stdout == "None\n"
 
 
 def test_a_baseline_of_three_classes_gives_a_probability_for_each():

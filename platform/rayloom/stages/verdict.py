@@ -41,8 +41,6 @@ def evaluate(run: Run, dataset: DatasetVersion, trained: Trained, dry_run: bool 
         ConfigError: evaluate names a metric that so many classes do not have, or a column that is not there.
         GateError: the model is not good enough; @champion stays.
     """
-    from rayloom import plots  # Matplotlib is slow to import, and only evaluation draws
-
     pipeline, state = run.pipeline, trained.bundle.state
     with run.stage("evaluate") as stage:
         cluster.require({"CPU": 1.0}, "evaluate", "join another cluster", pipeline.cluster)
@@ -59,6 +57,8 @@ def evaluate(run: Run, dataset: DatasetVersion, trained: Trained, dry_run: bool 
         run.summary["test"] = report.shown()
         if not dry_run:
             with stage.part("record"):
+                from rayloom import plots  # Matplotlib is slow to import, and after it a baseline's threads would not sleep
+
                 drawn = plots.draw(answers, state.classes, report.model, run.folder)
                 tracking.record_evaluation(pipeline, trained.version, {**report.test, **report.shown()}, drawn, files)
         evaluation.require(report.outcomes)

@@ -80,6 +80,8 @@ def test_the_interval_is_students(costs):
     assert found.interval(ray) == pytest.approx((math.exp(-half), math.exp(half)), rel=1e-6)
     assert found.line()["launchers"]["ray"]["of_bare_interval"] == [0.78, 1.282]
     assert "ray 100.0% (78.0% to 128.2%)." in " ".join(report.findings(found))
+    assert "ray, part of bare by round: 90.5%, 100.0%, 110.5%" in report.markdown(found)
+    assert "Part of the bare loop, by round" in report.html(found)
 
 
 def test_one_round_has_no_interval(costs):

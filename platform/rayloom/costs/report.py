@@ -137,6 +137,10 @@ def markdown(costs: Costs) -> str:
                 for name, spans in parts.items()
             ),
             *(
+                f"- {page.cell(name)}, part of bare by round: " + ", ".join(f"{part:.1%}" for part in parts)
+                for name, parts in _by_round(costs).items()
+            ),
+            *(
                 f"- {page.cell(name)}, loss by epoch: " + ", ".join(f"{loss:.6f}" for loss in cost.losses)
                 for name, cost in costs.launchers.items()
             ),
@@ -156,6 +160,10 @@ def html(costs: Costs) -> str:
     return page.html(f"What launchers cost: {costs.title}", costs.setting, body + page.side_by_side(_charts(costs)))
 
 
+def _by_round(costs: Costs) -> dict[str, list[float]]:
+    return {name: parts for name, cost in costs.launchers.items() if (parts := costs.parts_of_bare(cost))}
+
+
 def _charts(costs: Costs) -> dict[str, str]:
     speeds = {cost.name: cost.samples_per_s for cost in costs.rows() if cost.samples_per_s}
     return {
@@ -163,6 +171,7 @@ def _charts(costs: Costs) -> dict[str, str]:
             {name: _spans(cost) for name, cost in costs.launchers.items() if cost.timeline}, "s"
         ),
         "Samples a second": charts.bars(speeds, "/s"),
+        **({"Part of the bare loop, by round": charts.lines(parts, "round")} if (parts := _by_round(costs)) else {}),
         "Training loss": charts.lines({name: cost.losses for name, cost in costs.launchers.items()}, "epoch"),
     }
 

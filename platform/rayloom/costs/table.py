@@ -137,18 +137,24 @@ class Costs:
         bare = self.peers.get("bare", Cost("bare"))
         return cost.samples_per_s / bare.samples_per_s if bare.samples_per_s and cost.samples_per_s else None
 
-    def interval(self, cost: Cost) -> tuple[float, float] | None:
-        """The 95 % interval of `part_of_bare`, by Student's t over the logarithms of the rounds' ratios.
-
-        A round's runs are minutes from each other at most, so that a machine's own drift is in the ratios' scatter, not in
-        their mean. None where there were no two rounds.
-        """
+    def parts_of_bare(self, cost: Cost) -> list[float]:
+        """`part_of_bare` round by round, where there were several."""
         bare = self.peers.get("bare", Cost("bare"))
         if len(cost.speeds) < 2 or len(cost.speeds) != len(bare.speeds):
+            return []
+        return [own / beside for own, beside in zip(cost.speeds, bare.speeds, strict=True)]
+
+    def interval(self, cost: Cost) -> tuple[float, float] | None:
+        """The 95 % interval of `part_of_bare`, by Student's t over the logarithms of the rounds' ratios; None for one round.
+
+        A round's runs are minutes from each other at most, so that a machine's own drift is in the ratios' scatter, not in
+        their mean.
+        """
+        ratios = [math.log(part) for part in self.parts_of_bare(cost)]
+        if not ratios:
             return None
         from scipy.special import stdtrit  # a fifth of a second that the launchers' workers need not pay
 
-        ratios = [math.log(own / beside) for own, beside in zip(cost.speeds, bare.speeds, strict=True)]
         half = stdtrit(len(ratios) - 1, 0.975) * stdev(ratios) / math.sqrt(len(ratios))
         return math.exp(fmean(ratios) - half), math.exp(fmean(ratios) + half)
 

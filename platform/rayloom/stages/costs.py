@@ -38,7 +38,7 @@ def compare(run: Run, dataset: DatasetVersion, names: list[str], mllib: str = "g
         launchers.find(name).require_room(pipeline)
     prepared = prepare(run, dataset)
     task = replace(prepared, splits={**prepared.splits, "test": dataset.encode(prepared.state, "test")})
-    turns = [_turn(run, task, own, "" if number == 1 else f" {number}") for number in range(1, rounds + 1)]
+    turns = [_turn(run, task, own, number) for number in range(rounds)]
     ran = {name: over_rounds([turn[name] for turn in turns]) for name in [*own, "bare"]}
     metric, _ = evaluation.selection(run.pipeline.evaluate, len(task.state.classes))
     peers = {"bare": ran.pop("bare")} | {cost.name: cost for cost in _peers(run, task, mllib)}
@@ -62,19 +62,22 @@ def _under(pipeline: config.Pipeline, name: str) -> config.Pipeline:
     return pipeline.model_copy(update={"train": settings})
 
 
-def _turn(run: Run, task: Prepared, own: dict[str, config.Pipeline], turn: str) -> dict[str, Cost]:
-    """Each launcher once, then the bare loop.
-
-    Args:
-        turn: what is added to the stages' names.
-    """
-    return {name: _launch(run, task, name, pipeline.train, turn) for name, pipeline in own.items()} | {
-        "bare": _bare(run, task, turn)
+def _turn(run: Run, task: Prepared, own: dict[str, config.Pipeline], number: int) -> dict[str, Cost]:
+    """Each launcher and the bare loop once. Each turn begins with another of them, so that no place favours one."""
+    names, turn = [*own, "bare"], f" {number + 1}" if number else ""
+    first = number % len(names)
+    return {
+        name: _launch(run, task, name, own[name].train, turn) if name in own else _bare(run, task, turn)
+        for name in names[first:] + names[:first]
     }
 
 
 def _launch(run: Run, task: Prepared, name: str, settings: config.Train, turn: str) -> Cost:
-    """Trains under a launcher, in a run of its own whose folder then goes into this run's."""
+    """Trains under a launcher, in a run of its own whose folder then goes into this run's.
+
+    Args:
+        turn: what is added to the names of the stage and of the folder.
+    """
     pipeline = task.pipeline.model_copy(update={"train": settings})
     place = f"{name}{turn.replace(' ', '-')}"
     training_run = f"{run.id}-{place}"

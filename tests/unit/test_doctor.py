@@ -49,7 +49,7 @@ def token(tmp_path):
 
 def test_every_subject_has_a_line(tmp_path):
     subjects = [found.subject for found in doctor.examine([8000], str(tmp_path))]
-    assert subjects == ["python", "java", "ray", "token", "port", "disk", "machine", "gpu", "versions"]
+    assert subjects == ["python", "java", "classes", "ray", "token", "port", "disk", "machine", "gpu", "versions"]
 
 
 def test_every_port_has_a_line(finding, taken_port, free_port, tmp_path):

@@ -18,6 +18,7 @@ from raydp.spark import SparkCluster
 
 from rayloom import cluster, config
 from rayloom.errors import ResourceError
+from rayloom.etl import archive
 
 # RayDP and Spark reach into these packages by reflection, which Java 17 refuses unless it is told otherwise.
 OPENED_PACKAGES = (
@@ -196,10 +197,11 @@ def output_in(log: Path) -> Iterator[None]:
 
 def _settings(etl: config.Etl, cells: int) -> dict[str, str]:
     opens = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES)
+    common = f"{opens} {archive.options()}"
     return {
-        "spark.driver.extraJavaOptions": f"{opens} {QUICK}",
-        "spark.executor.extraJavaOptions": f"{opens} {EAGER} {SOON if cells <= SHORT_WORK else ''}",
-        "spark.ray.raydp_app_master.extraJavaOptions": f"{opens} {QUICK}",
+        "spark.driver.extraJavaOptions": f"{common} {QUICK}",
+        "spark.executor.extraJavaOptions": f"{common} {EAGER} {SOON if cells <= SHORT_WORK else ''}",
+        "spark.ray.raydp_app_master.extraJavaOptions": f"{common} {QUICK}",
         "spark.pyspark.python": sys.executable,
         "spark.sql.shuffle.partitions": str(etl.partitions),
         "spark.sql.session.timeZone": etl.time_zone,

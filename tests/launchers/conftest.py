@@ -1,6 +1,7 @@
 """Small runs under every launcher, on the tests' cluster of 2 CPUs."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from rayloom.datasets import Encoded
 from rayloom.features import FeatureState, TextState
 from rayloom.launchers.result import Result
 from tests.unit.conftest import make_arrays, toy_data, training_pipeline, training_state  # noqa: F401 (fixtures)
+
+SHARED = {"train.reserved_cpus": 0.5}
+"""Lets two runs of two workers at once onto the tests' two CPUs."""
 
 ROWS = {"train": 101, "validation": 61}
 TOKENS, LENGTH = 40, 8
@@ -74,6 +78,12 @@ def texts(rows: int) -> dict:
     empty = torch.zeros((rows, 0))
     arrays = {"tokens": tokens * mask, "mask": mask, "numbers": empty, "categories": empty.long(), "label": tokens[:, 0] % 3}
     return {name: values.numpy() for name, values in arrays.items()}
+
+
+def at_once(*runs: Callable[[], dict]) -> list[dict]:
+    """What runs give that go on at the same time."""
+    with ThreadPoolExecutor(len(runs)) as threads:
+        return [one.result() for one in [threads.submit(run) for run in runs]]
 
 
 def pipeline_changes(workers: int) -> dict:

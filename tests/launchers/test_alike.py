@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from ray.train.v2._internal.constants import get_env_vars_to_propagate
 
 from rayloom.launchers import ray_backend, ray_train, spark
 from rayloom.launchers.result import Result
-from tests.launchers.conftest import pipeline_changes, quiet
+from tests.launchers.conftest import SHARED, at_once, pipeline_changes, quiet
 
 RUNS = [("inline", 1), ("ray", 1), ("torchrun", 1), ("spark", 1), ("ray", 2), ("torchrun", 2), ("spark", 2)]
 PAIRS = [(name, workers) for name, workers in RUNS if (name, workers) not in (("inline", 1), ("torchrun", 2))]
@@ -47,17 +48,34 @@ def under_spark(launch, training_pipeline, tabular_rows, text_rows, text_state, 
 
 
 @pytest.fixture(scope="module")
-def tabular(launch, tabular_rows, under_spark) -> dict[tuple[str, int], Result]:
-    """The same run under every launcher."""
-    runs = {(name, workers): launch(name, pipeline_changes(workers), tabular_rows) for name, workers in RUNS if name != "spark"}
-    return {**runs, ("spark", 1): under_spark[1], ("spark", 2): under_spark[2]}
+def under_others(launch, tabular_rows, text_rows, text_state, text_changes) -> dict[tuple[str, int | str], Result]:
+    """The other launchers' runs, by launcher and number of workers or 'text'. Ray Train and torchrun go through theirs at the
+    same time, on CPUs that they share."""
+
+    def of(launcher: str) -> dict:
+        tabular = {workers: launch(launcher, {**pipeline_changes(workers), **SHARED}, tabular_rows) for workers in (1, 2)}
+        return {**tabular, "text": launch(launcher, {**text_changes, **SHARED}, text_rows, text_state)}
+
+    ray, torchrun = at_once(partial(of, "ray"), partial(of, "torchrun"))
+    runs = {"ray": ray, "torchrun": torchrun, "inline": {1: launch("inline", pipeline_changes(1), tabular_rows)}}
+    return {(name, key): result for name, results in runs.items() for key, result in results.items()}
 
 
 @pytest.fixture(scope="module")
-def text(launch, text_rows, text_state, text_changes, under_spark) -> dict[str, Result]:
+def alike(under_others, under_spark) -> dict[tuple[str, int | str], Result]:
+    """The same runs under every launcher."""
+    return {**under_others, **{("spark", key): result for key, result in under_spark.items()}}
+
+
+@pytest.fixture(scope="module")
+def tabular(alike) -> dict[tuple[str, int], Result]:
+    return {key: alike[key] for key in RUNS}
+
+
+@pytest.fixture(scope="module")
+def text(alike) -> dict[str, Result]:
     """A BERT under the launchers of two workers."""
-    runs = {name: launch(name, text_changes, text_rows, text_state) for name in ("ray", "torchrun")}
-    return {**runs, "spark": under_spark["text"]}
+    return {name: alike[name, "text"] for name in ("ray", "torchrun", "spark")}
 
 
 def reference(workers: int) -> tuple[str, int]:
@@ -107,7 +125,7 @@ def elastic(launch, tabular_rows, tmp_path_factory) -> tuple[Result, dict]:
         async def run(self):
             await super().run()
             modules, given = sorted({"torch", "ray.train"} & set(sys.modules)), get_env_vars_to_propagate()
-            told.write_text(json.dumps({"modules": modules, "given": given, "polls": self._health_check_interval_s}))
+            told.write_text(json.dumps({"modules": modules, "given": given}))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray_train, "Controller", Telling)
@@ -129,7 +147,6 @@ def test_ray_trains_controller_starts_without_torch(elastic):
 def test_ray_trains_workers_get_the_users_variables_and_no_others(elastic):
     """With any, each of their processes starts twice."""
     assert elastic[1]["given"] == {"RAY_TRAIN_COLLECTIVE_WARN_INTERVAL_S": "30"}
-    assert elastic[1]["polls"] == 1
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "spark"])

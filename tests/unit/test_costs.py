@@ -8,7 +8,7 @@ import pytest
 
 from rayloom import charts, config
 from rayloom.costs import bare, report
-from rayloom.costs.table import Cost, Costs, of_launcher, over_rounds, overall
+from rayloom.costs.table import Cost, Costs, beside_bare, of_launcher, over_rounds, overall
 
 HISTORY = [
     {"epoch": 0, "loss": 0.7, "samples_per_s": 100.0, "seconds": 9.0, "peak_mb": 300.0, "wire_bytes": 800},
@@ -56,37 +56,45 @@ def test_an_only_epoch_counts():
     assert overall([5.0]) == 5.0
 
 
-def rounds_of(name: str, *speeds: float) -> Cost:
-    return over_rounds([Cost(name, samples_per_s=speed) for speed in speeds])
+def beside(costs: Costs, ray: list[float], bare: list[float]) -> tuple[Costs, Cost]:
+    """The comparison of one launcher that had these speeds in the bare loop's turns, and its row."""
+    rows = beside_bare({"ray": RAY, "bare": Cost("bare")}, {"ray": ray, "bare": bare})
+    return replace(costs, launchers={"ray": rows["ray"]}, peers={"bare": rows["bare"]}), rows["ray"]
 
 
 def test_rounds_give_the_mean_speed_and_the_median_of_what_else_varies():
-    rounds = [replace(RAY, samples_per_s=speed, first_step_s=None, peak_mb=speed) for speed in (4.0, 1.0, 2.0)]
-    expected = replace(RAY, samples_per_s=pytest.approx(2.0), first_step_s=None, peak_mb=2.0, speeds=[4.0, 1.0, 2.0])
-    assert over_rounds(rounds) == expected
+    runs = [replace(RAY, samples_per_s=speed, first_step_s=None, peak_mb=speed) for speed in (4.0, 1.0, 2.0)]
+    found = over_rounds([{"ray": ran, "bare": Cost("bare", samples_per_s=4.0)} for ran in runs])["ray"]
+    expected = {"samples_per_s": pytest.approx(2.0), "first_step_s": None, "peak_mb": 2.0, "of_bare": [1.0, 0.25, 0.5]}
+    assert found == replace(RAY, **expected)
 
 
 def test_a_machine_that_becomes_faster_changes_no_ratio_and_widens_no_interval(costs):
-    ray = rounds_of("ray", 90.0, 180.0, 450.0)
-    found = replace(costs, launchers={"ray": ray}, peers={"bare": rounds_of("bare", 100.0, 200.0, 500.0)})
+    found, ray = beside(costs, [90.0, 180.0, 450.0], [100.0, 200.0, 500.0])
     assert [found.part_of_bare(ray), *found.interval(ray)] == pytest.approx([0.9] * 3)
+
+
+def test_rows_that_took_no_turns_keep_the_ratio_of_their_whole_runs(costs):
+    rows = over_rounds([{"spark": replace(RAY, name="spark", samples_per_s=80.0), "bare": Cost("bare", samples_per_s=100.0)}])
+    rows = beside_bare(rows, {"bare": [500.0, 600.0]})
+    found = replace(costs, launchers={"spark": rows["spark"]}, peers={"bare": rows["bare"]})
+    assert found.part_of_bare(rows["spark"]) == pytest.approx(0.8)
 
 
 def test_the_interval_is_students(costs):
     """Ratios e^-0.1, 1 and e^0.1: their logarithms scatter by 0.1, and t(2) is 4.3027 at 97.5 %."""
-    ray = rounds_of("ray", *(100 * math.exp(change) for change in (-0.1, 0.0, 0.1)))
-    found = replace(costs, launchers={"ray": ray}, peers={"bare": rounds_of("bare", 100.0, 100.0, 100.0)})
+    found, ray = beside(costs, [100 * math.exp(change) for change in (-0.1, 0.0, 0.1)], [100.0, 100.0, 100.0])
     half = 4.302653 * 0.1 / math.sqrt(3)
     assert found.interval(ray) == pytest.approx((math.exp(-half), math.exp(half)), rel=1e-6)
     assert found.line()["launchers"]["ray"]["of_bare_interval"] == [0.78, 1.282]
-    assert "ray 100.0% (78.0% to 128.2%)." in " ".join(report.findings(found))
-    assert "ray, part of bare by round: 90.5%, 100.0%, 110.5%" in report.markdown(found)
-    assert "Part of the bare loop, by round" in report.html(found)
+    assert "ray 100.0% (78.0% to 128.2%), in 3 turns." in " ".join(report.findings(found))
+    assert "ray, part of bare by turn: 90%, 100%, 111%" in report.markdown(found)
+    assert "Part of the bare loop, by turn" in report.html(found)
 
 
-def test_one_round_has_no_interval(costs):
-    ray = rounds_of("ray", 90.0)
-    assert replace(costs, peers={"bare": rounds_of("bare", 100.0)}).interval(ray) is None
+def test_one_turn_has_no_interval(costs):
+    found, ray = beside(costs, [90.0], [100.0])
+    assert found.interval(ray) is None and "ray 90.0%, in one run." in " ".join(report.findings(found))
 
 
 def test_spans_add_up_to_the_first_step():

@@ -31,6 +31,12 @@ class Train(Section):
         description="launcher ray: as few will do where the cluster has no more; CPUs of others are waited for",
     )
     cpus: int = Field(default=1, ge=1, le=1024, description="CPUs of a worker, and threads that torch computes with")
+    reserved_cpus: float | None = Field(
+        default=None,
+        gt=0,
+        le=1024,
+        description="what Ray sets aside for a worker, if not `cpus`: less, where runs share CPUs; not spark",
+    )
     gpu: bool = False
     resources: Resources = Field(default={}, description="Ray resources a worker asks for besides its CPUs and GPU")
     local_mode: bool = Field(default=False, description="launcher spark: train in the driver's node, not on executors")

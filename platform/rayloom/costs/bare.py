@@ -96,7 +96,7 @@ def run(network: nn.Module, shard: Shard, settings: config.Train, device: str, w
         began = time.perf_counter()
         for part in torch.randperm(rows).tensor_split(steps):
             there = part.to(device)
-            batch = {name: values[there] for name, values in data.items()}
+            batch = {name: values.index_select(0, there) for name, values in data.items()}
             with autocast:
                 logits = model(batch)
             loss = mean_loss(logits.float(), batch["label"])

@@ -35,7 +35,7 @@ def columns(costs: Costs) -> dict[str, Callable[[Cost], str]]:
 
 
 def _of_bare(costs: Costs, cost: Cost) -> str:
-    """The row's part of the bare loop's speed, and its interval where there were rounds enough."""
+    """The row's part of the bare loop's speed, and its interval where there were turns enough."""
     interval, shown = costs.interval(cost), page.number(costs.part_of_bare(cost), ".1%")
     return f"{shown} ({interval[0]:.1%} to {interval[1]:.1%})" if interval and cost.name in costs.launchers else shown
 
@@ -81,15 +81,19 @@ def _spans(cost: Cost) -> dict[str, float]:
 
 def _speed(costs: Costs) -> str:
     launchers = list(costs.launchers.values())
-    told = [f"{cost.name} {_of_bare(costs, cost)}" for cost in launchers if costs.part_of_bare(cost) is not None]
+    told = [
+        f"{cost.name} {_of_bare(costs, cost)}, {_turns(cost)}" for cost in launchers if costs.part_of_bare(cost) is not None
+    ]
     if not told:
         return ""
-    rounds = max(len(cost.speeds) for cost in launchers)
-    sure = (
-        f"Means of {rounds} rounds, with 95 % intervals" if rounds > 1 else "Of one round: more of them (--rounds) say how sure"
+    return (
+        f"Once under way, they train at this part of a bare PyTorch loop's speed over tensors in memory: {'; '.join(told)}. "
+        f"Of several turns, the mean and its 95 % interval; one whole run may be off by what the machine's own speed did."
     )
-    speeds = ", ".join(told)
-    return f"Once under way, they train at this part of a bare PyTorch loop's speed over tensors in memory: {speeds}. {sure}."
+
+
+def _turns(cost: Cost) -> str:
+    return f"in {len(cost.of_bare)} turns" if len(cost.of_bare) > 1 else "in one run"
 
 
 def _wire(costs: Costs) -> str:
@@ -137,8 +141,8 @@ def markdown(costs: Costs) -> str:
                 for name, spans in parts.items()
             ),
             *(
-                f"- {page.cell(name)}, part of bare by round: " + ", ".join(f"{part:.1%}" for part in parts)
-                for name, parts in _by_round(costs).items()
+                f"- {page.cell(name)}, part of bare by turn: " + ", ".join(f"{part:.0%}" for part in parts)
+                for name, parts in _by_turn(costs).items()
             ),
             *(
                 f"- {page.cell(name)}, loss by epoch: " + ", ".join(f"{loss:.6f}" for loss in cost.losses)
@@ -160,8 +164,8 @@ def html(costs: Costs) -> str:
     return page.html(f"What launchers cost: {costs.title}", costs.setting, body + page.side_by_side(_charts(costs)))
 
 
-def _by_round(costs: Costs) -> dict[str, list[float]]:
-    return {name: parts for name, cost in costs.launchers.items() if (parts := costs.parts_of_bare(cost))}
+def _by_turn(costs: Costs) -> dict[str, list[float]]:
+    return {name: cost.of_bare for name, cost in costs.launchers.items() if len(cost.of_bare) > 1}
 
 
 def _charts(costs: Costs) -> dict[str, str]:
@@ -171,7 +175,7 @@ def _charts(costs: Costs) -> dict[str, str]:
             {name: _spans(cost) for name, cost in costs.launchers.items() if cost.timeline}, "s"
         ),
         "Samples a second": charts.bars(speeds, "/s"),
-        **({"Part of the bare loop, by round": charts.lines(parts, "round")} if (parts := _by_round(costs)) else {}),
+        **({"Part of the bare loop, by turn": charts.lines(parts, "turn")} if (parts := _by_turn(costs)) else {}),
         "Training loss": charts.lines({name: cost.losses for name, cost in costs.launchers.items()}, "epoch"),
     }
 

@@ -17,7 +17,7 @@ class Cost:
         about: a few words on what ran.
         first_step_s: seconds from the launch to the end of the first optimizer step.
         samples_per_s: rows a second over all workers, without validation, in all epochs but the first, which warms up; of
-            several rounds, the geometric mean.
+            several turns, the geometric mean.
         epoch_s: seconds of an epoch with validation; the mean of the same epochs.
         peak_mb: the most memory that a worker has held, MB of 2**20 bytes.
         wire_bytes: bytes that a worker sends in a step; for a parameter server, all that goes in and out of the server.
@@ -26,7 +26,7 @@ class Cost:
         seconds: of the whole training, where it has no steps.
         losses: training loss by epoch.
         weights: SHA-256 of the best epoch's weights.
-        speeds: samples/s by round, where there were several.
+        of_bare: samples/s as a part of the bare loop's, turn by turn of those that both took.
         timeline: seconds from the launch, by what a worker had reached.
     """
 
@@ -42,7 +42,7 @@ class Cost:
     seconds: float | None = None
     losses: list[float] = field(default_factory=list)
     weights: str | None = None
-    speeds: list[float] = field(default_factory=list)
+    of_bare: list[float] = field(default_factory=list)
     timeline: dict[str, float] = field(default_factory=dict)
 
     def spans(self) -> dict[str, float]:
@@ -90,15 +90,35 @@ def overall(speeds: Sequence[float]) -> float:
     return harmonic_mean(warm(speeds))
 
 
-def over_rounds(costs: Sequence[Cost]) -> Cost:
-    """The row of a way to train that ran several times: the first one's, with what varies over all rounds.
+def over_rounds(rounds: Sequence[dict[str, Cost]]) -> dict[str, Cost]:
+    """The rows of ways to train that ran in several rounds, 'bare' among them: figures that vary by their median."""
+    rows = {name: _median([one[name] for one in rounds]) for name in rounds[0]}
+    speeds = {name: [one[name].samples_per_s or math.nan for one in rounds] for name in rows}
+    return beside_bare(rows, speeds)
 
-    Speeds by their geometric mean, so that two rows' ratio is the mean of the rounds' ratios; other figures by the median.
+
+def _median(costs: Sequence[Cost]) -> Cost:
+    names = ("first_step_s", "epoch_s", "peak_mb")
+    found = {name: [value for cost in costs if (value := getattr(cost, name)) is not None] for name in names}
+    changes: dict[str, Any] = {name: median(values) for name, values in found.items() if values}
+    return replace(costs[0], **changes)
+
+
+def beside_bare(rows: dict[str, Cost], speeds: dict[str, list[float]]) -> dict[str, Cost]:
+    """The rows with the speeds, samples/s by turn, of those that took turns with 'bare'.
+
+    By their geometric mean, so that two rows' ratio is the mean of the turns' ratios: what the machine's own speed did from
+    turn to turn is not in it.
     """
-    ways = {"first_step_s": median, "samples_per_s": geometric_mean, "epoch_s": median, "peak_mb": median}
-    found = {name: [value for cost in costs if (value := getattr(cost, name)) is not None] for name in ways}
-    changes: dict[str, Any] = {name: ways[name](values) for name, values in found.items() if values}
-    return replace(costs[0], **changes, speeds=found["samples_per_s"])
+    taken = {
+        name: replace(
+            rows[name],
+            samples_per_s=geometric_mean(own),
+            of_bare=[one / bare for one, bare in zip(own, speeds["bare"], strict=True)],
+        )
+        for name, own in speeds.items()
+    }
+    return {**rows, **taken}
 
 
 def mean_ratio(ratios: Sequence[float]) -> tuple[float, float, float]:
@@ -143,24 +163,14 @@ class Costs:
 
     def part_of_bare(self, cost: Cost) -> float | None:
         """The row's samples/s as a part of the bare loop's."""
+        if cost.of_bare:
+            return geometric_mean(cost.of_bare)
         bare = self.peers.get("bare", Cost("bare"))
         return cost.samples_per_s / bare.samples_per_s if bare.samples_per_s and cost.samples_per_s else None
 
-    def parts_of_bare(self, cost: Cost) -> list[float]:
-        """`part_of_bare` round by round, where there were several."""
-        bare = self.peers.get("bare", Cost("bare"))
-        if len(cost.speeds) < 2 or len(cost.speeds) != len(bare.speeds):
-            return []
-        return [own / beside for own, beside in zip(cost.speeds, bare.speeds, strict=True)]
-
     def interval(self, cost: Cost) -> tuple[float, float] | None:
-        """The 95 % interval of `part_of_bare`, by `mean_ratio`; None for one round.
-
-        A round's runs are minutes from each other at most, so that a machine's own drift is in the ratios' scatter, not in
-        their mean.
-        """
-        parts = self.parts_of_bare(cost)
-        return mean_ratio(parts)[1:] if parts else None
+        """The 95 % interval of `part_of_bare`, by `mean_ratio`; None for one turn."""
+        return mean_ratio(cost.of_bare)[1:] if len(cost.of_bare) > 1 else None
 
     def line(self) -> dict[str, Any]:
         """The figures as JSON has them: null where a figure does not apply or is not a number."""

@@ -7,7 +7,8 @@ from rayloom.errors import DataError
 
 def per_worker(settings: config.Train, gpu_share: float = 1.0) -> dict[str, float]:
     """Ray resources of one worker."""
-    return {"CPU": float(settings.cpus), **({"GPU": gpu_share} if settings.gpu else {}), **settings.resources}
+    cpus = settings.cpus if settings.reserved_cpus is None else settings.reserved_cpus
+    return {"CPU": float(cpus), **({"GPU": gpu_share} if settings.gpu else {}), **settings.resources}
 
 
 def require(pipeline: config.Pipeline, workers: int | None = None) -> None:

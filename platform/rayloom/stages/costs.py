@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
+
 from rayloom import cluster, config, evaluation, launchers, tracking
-from rayloom.costs import bare, parameter_server, report
-from rayloom.costs.table import Cost, Costs, of_launcher, over_rounds
+from rayloom.costs import bare, parameter_server, report, slices
+from rayloom.costs.table import Cost, Costs, beside_bare, of_launcher, over_rounds
 from rayloom.datasets import DatasetVersion
 from rayloom.errors import ConfigError, LeftoverError
 from rayloom.runs import Run, say
@@ -19,12 +21,16 @@ SERVER_STEPS, SERVER_SECONDS = 200, 60.0
 """The most steps and seconds of the parameter server: enough for a steady speed."""
 
 
-def compare(run: Run, dataset: DatasetVersion, names: list[str], mllib: str = "gbt", rounds: int = 3) -> Costs:
+def compare(
+    run: Run, dataset: DatasetVersion, names: list[str], mllib: str = "gbt", rounds: int = 1, seconds: float = 300.0
+) -> Costs:
     """Trains under each launcher and with each peer, writes report.html and report.md, and logs them to MLflow.
 
     Args:
         names: of launchers, in the order in which they run.
-        rounds: how often launchers and the bare loop take turns, on a machine whose own speed drifts.
+        rounds: how often launchers and the bare loop run whole.
+        seconds: for which they then take turns of a second, where all workers are on this machine's CPUs, so that what the
+            machine's own speed does is in no ratio (`rayloom.costs.slices`).
         mllib: 'gbt' or 'lr', the peer on Spark MLlib, which needs numbers or categories and two classes; 'none' for none.
 
     Raises:
@@ -38,8 +44,8 @@ def compare(run: Run, dataset: DatasetVersion, names: list[str], mllib: str = "g
         launchers.find(name).require_room(pipeline)
     prepared = prepare(run, dataset)
     task = replace(prepared, splits={**prepared.splits, "test": dataset.encode(prepared.state, "test")})
-    turns = [_turn(run, task, own, number) for number in range(rounds)]
-    ran = {name: over_rounds([turn[name] for turn in turns]) for name in [*own, "bare"]}
+    ran = over_rounds([_round(run, task, own, number) for number in range(rounds)])
+    ran = beside_bare(ran, _speeds(run, task, ran, seconds))
     metric, _ = evaluation.selection(run.pipeline.evaluate, len(task.state.classes))
     peers = {"bare": ran.pop("bare")} | {cost.name: cost for cost in _peers(run, task, mllib)}
     setting = _setting(run.pipeline, dataset) | {"rounds": rounds}
@@ -62,26 +68,26 @@ def _under(pipeline: config.Pipeline, name: str) -> config.Pipeline:
     return pipeline.model_copy(update={"train": settings})
 
 
-def _turn(run: Run, task: Prepared, own: dict[str, config.Pipeline], number: int) -> dict[str, Cost]:
-    """Each launcher and the bare loop once. Each turn begins with another of them, so that no place favours one."""
-    names, turn = [*own, "bare"], f" {number + 1}" if number else ""
+def _round(run: Run, task: Prepared, own: dict[str, config.Pipeline], number: int) -> dict[str, Cost]:
+    """Each launcher and the bare loop once. Each round begins with another of them, so that no place favours one."""
+    names, suffix = [*own, "bare"], f" {number + 1}" if number else ""
     first = number % len(names)
     return {
-        name: _launch(run, task, name, own[name].train, turn) if name in own else _bare(run, task, turn)
+        name: _launch(run, task, name, own[name].train, suffix) if name in own else _bare(run, task, suffix)
         for name in names[first:] + names[:first]
     }
 
 
-def _launch(run: Run, task: Prepared, name: str, settings: config.Train, turn: str) -> Cost:
+def _launch(run: Run, task: Prepared, name: str, settings: config.Train, suffix: str) -> Cost:
     """Trains under a launcher, in a run of its own whose folder then goes into this run's.
 
     Args:
-        turn: what is added to the names of the stage and of the folder.
+        suffix: what is added to the names of the stage and of the folder.
     """
     pipeline = task.pipeline.model_copy(update={"train": settings})
-    place = f"{name}{turn.replace(' ', '-')}"
+    place = f"{name}{suffix.replace(' ', '-')}"
     training_run = f"{run.id}-{place}"
-    with run.stage(name + turn) as stage, _nothing_left(run, f"launcher {name}"):
+    with run.stage(name + suffix) as stage, _nothing_left(run, f"launcher {name}"):
         splits = {split: task.splits[split] for split in ("train", "validation")}
         result = launchers.find(name).launch(pipeline, task.state, splits, training_run)
         stage.parts.update(result.timeline)
@@ -105,12 +111,33 @@ def _nothing_left(run: Run, what: str) -> Iterator[None]:
         raise LeftoverError(f"The {what} left behind: {'; '.join(left)}. Report this line.")
 
 
-def _bare(run: Run, task: Prepared, turn: str) -> Cost:
+def _bare(run: Run, task: Prepared, suffix: str) -> Cost:
     train = task.splits["train"]
-    with run.stage(f"bare{turn}"), TemporaryDirectory(prefix=".bare-", dir=run.folder) as folder:
+    with run.stage(f"bare{suffix}"), TemporaryDirectory(prefix=".bare-", dir=run.folder) as folder:
         cost = bare.measure(task.pipeline, task.state, train.read(0, train.rows), Path(folder))
         say(f"  {cost.samples_per_s:,.0f} samples/s")
         return cost
+
+
+def _speeds(run: Run, task: Prepared, ran: dict[str, Cost], seconds: float) -> dict[str, list[float]]:
+    """Samples a second by turn of the launchers that can take turns with the bare loop, and of that; empty where none can."""
+    names = [name for name in ran if name in slices.LAUNCHERS]
+    settings, bare_speed = task.pipeline.train, ran["bare"].samples_per_s
+    if not names or not seconds or not run.local or settings.gpu or not bare_speed:
+        return {}
+    needed = (len(names) + 1) * settings.workers * max(ran[name].peak_mb or 0.0 for name in [*names, "bare"])
+    if needed * 2**20 > psutil.virtual_memory().available:
+        say(f"  speeds are of whole runs: all launchers at once would need {needed:,.0f} MB")
+        return {}
+    with (
+        run.stage("speed"),
+        _nothing_left(run, "launchers that took turns"),
+        TemporaryDirectory(prefix=".speed-", dir=run.folder) as folder,
+    ):
+        splits = {name: task.splits[name] for name in ("train", "validation")}
+        found = slices.measure(task.pipeline, task.state, splits, names, bare_speed, seconds, Path(folder))
+        say(f"  {len(found['bare'])} turns of {', '.join(found)}")
+        return found
 
 
 def _peers(run: Run, task: Prepared, mllib: str) -> Iterator[Cost]:

@@ -9,6 +9,7 @@ import os
 import time
 from typing import Any
 
+import ray
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.controller import TrainController
@@ -89,5 +90,7 @@ class Controller(TrainController):
 
     async def _poll_workers(self) -> Any:
         await asyncio.sleep(LOOK_S)  # whoever wants to end the run has his turn
+        if self.get_state().is_terminal():  # ended: Ray looks only where it has paused, and its loop would go on for good
+            ray.actor.exit_actor()
         self._latest_poll_time = float("-inf")  # no pause: the workers' answers are one
         return await super()._poll_workers()

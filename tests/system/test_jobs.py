@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,70 +16,16 @@ import yaml
 
 from tests.conftest import ROOT, Finished, run_job
 
-SHARED = ["--set", "train.reserved_cpus=0.25"]
-"""Lets two runs of two workers, and what reads their rows, at once onto the tests' two CPUs."""
 
-
-@dataclass(frozen=True)
-class Together:
-    """Jobs that have nothing to do with each other, run at the same time, and the champion before and after them.
-
-    Attributes:
-        submitted: exit code and output of a training, by `ray job submit`.
-        broken: a training whose network cannot be built.
-        dry: an evaluation that moves nothing.
-        refused: one whose gate is not reached.
-    """
-
-    submitted: tuple[int, str]
-    broken: Finished
-    dry: Finished
-    refused: Finished
-    before: tuple[str, dict]
-    after: tuple[str, dict]
-
-
-@pytest.fixture(scope="module")
-def together(cluster, arguments, workspace, finished) -> Together:
-    before = champion(workspace)
-    dry = ["--dry-run", "--model", str(before[0]), "--set", "evaluate.slices=[carrier]"]
-    broken = ["--set", "model.family=tests.broken_family:build", "--set", "train.max_failures=0"]
-    with ThreadPoolExecutor(4) as threads:
-
-        def begin(job: str, *more: str) -> Future:
-            return threads.submit(run_job, job, [*arguments, *more], on_cluster(cluster), workspace)
-
-        submitted = threads.submit(submit, cluster.dashboard, ["python", "-m", "jobs.train", *arguments, *SHARED])
-        runs = (
-            begin("jobs.train", *broken, *SHARED),
-            begin("jobs.evaluate", *dry),
-            begin("jobs.evaluate", "--set", "evaluate.gate.at_least=0.99"),
-        )
-        return Together(submitted.result(), *(run.result() for run in runs), before, champion(workspace))
-
-
-def submit(dashboard: str, command: list[str]) -> tuple[int, str]:
+def test_ray_job_submit_trains_on_the_cluster(cluster, arguments, finished):
     tool = shutil.which("ray", path=str(Path(sys.executable).parent))
-    command = [tool, "job", "submit", "--address", dashboard, "--working-dir", ".", "--", *command]
+    command = [tool, "job", "submit", "--address", cluster.dashboard, "--working-dir", ".", "--"]
+    command += ["python", "-m", "jobs.train", *arguments]
     done = subprocess.run(command, cwd=ROOT, text=True, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    return done.returncode, done.stdout
-
-
-def champion(workspace: Path) -> tuple[str, dict]:
-    """Its version, and its run's metrics."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{workspace}/mlflow.db")
-    version = client.get_model_version_by_alias("flights", "champion")
-    return version.version, client.get_run(version.run_id).data.metrics
-
-
-def test_ray_job_submit_trains_on_the_cluster(together, finished):
-    code, output = together.submitted
-    assert code == 0, output
-    assert "succeeded" in output
-    assert "alias challenger" in output
-    assert f"id {finished.first.summary['dataset']['id']}" in output
+    assert done.returncode == 0, done.stdout
+    assert "succeeded" in done.stdout
+    assert "alias challenger" in done.stdout
+    assert f"id {finished.first.summary['dataset']['id']}" in done.stdout
 
 
 def test_dashboard_refuses_a_request_without_the_token(cluster):
@@ -188,21 +134,50 @@ def test_a_corrected_row_comes_back_with_rayloom_quarantine(cluster, trained, ti
     assert done.summary["dataset"]["splits"] == {"train": 25, "validation": 6, "test": 7}
 
 
-def test_a_dry_run_measures_and_moves_nothing(together):
-    assert together.dry.code == 0 and "carrier" in together.dry.output, together.dry.output
-    assert together.after == together.before
+@dataclass(frozen=True)
+class Evaluations:
+    """A dry run and one whose gate is not reached, and the champion and its run's metrics before and after them."""
+
+    dry: Finished
+    refused: Finished
+    before: tuple[str, dict]
+    after: tuple[str, dict]
 
 
-def test_gate_that_is_not_reached_exits_with_3_and_keeps_the_champion(together):
-    assert (together.refused.code, together.after[0]) == (3, together.before[0])
-    assert "below evaluate.gate.at_least = 0.99" in last_line(together.refused.output)
+@pytest.fixture(scope="module")
+def evaluations(cluster, arguments, workspace, finished) -> Evaluations:
+    from mlflow import MlflowClient
+
+    def champion() -> tuple[str, dict]:
+        client = MlflowClient(f"sqlite:///{workspace}/mlflow.db")
+        version = client.get_model_version_by_alias("flights", "champion")
+        return version.version, client.get_run(version.run_id).data.metrics
+
+    before = champion()
+    dry = ["--dry-run", "--model", str(before[0]), "--set", "evaluate.slices=[carrier]"]
+    changes = [dry, ["--set", "evaluate.gate.at_least=0.99"]]
+    with ThreadPoolExecutor(2) as both:
+        runs = both.map(lambda more: run_job("jobs.evaluate", [*arguments, *more], on_cluster(cluster), workspace), changes)
+        return Evaluations(*runs, before, champion())
 
 
-def test_an_exception_in_a_worker_reaches_the_user_with_its_rank(together):
-    assert together.broken.code == 2
+def test_a_dry_run_measures_and_moves_nothing(evaluations):
+    assert evaluations.dry.code == 0 and "carrier" in evaluations.dry.output, evaluations.dry.output
+    assert evaluations.after == evaluations.before
+
+
+def test_gate_that_is_not_reached_exits_with_3_and_keeps_the_champion(evaluations):
+    assert (evaluations.refused.code, evaluations.after[0]) == (3, evaluations.before[0])
+    assert "below evaluate.gate.at_least = 0.99" in last_line(evaluations.refused.output)
+
+
+def test_an_exception_in_a_worker_reaches_the_user_with_its_rank(cluster, arguments, workspace):
+    changes = ["--set", "model.family=tests.broken_family:build", "--set", "train.max_failures=0"]
+    done = run_job("jobs.train", [*arguments, *changes], on_cluster(cluster), workspace)
+    assert done.code == 2
     # Both ranks fail; Ray reports those that it has heard of when it ends the group.
     told = r"Training failed: rank [01]: ValueError: the network cannot be built\."
-    assert re.search(told, last_line(together.broken.output)), together.broken.output
+    assert re.search(told, last_line(done.output)), done.output
 
 
 def last_line(text: str) -> str:

@@ -141,6 +141,20 @@ def ingress_places(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
+def variables(wanted: dict[str, str]) -> Iterator[None]:
+    """Environment variables for the length of the block; then they are as they were."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
 def own_ingress() -> Iterator[None]:
     """Places for the HAProxy of a cluster that is started in the block and ends with it."""
     folder = new_ingress_folder()

@@ -103,12 +103,14 @@ def test_a_worker_is_the_leader_of_a_session(killed):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_an_exception_on_rank_1_is_told_with_its_rank_and_text(outcomes, launcher):
-    assert "rank 1: ValueError: the third row is odd" in str(outcomes[launcher, "fail"].error)
+    error = outcomes[launcher, "fail"].error
+    assert isinstance(error, TrainingError) and "rank 1: ValueError: the third row is odd" in str(error)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_rank_that_hangs_is_named(outcomes, launcher):
-    assert "Not rank 1 came to a collective within train.timeout_s (4 s)" in str(outcomes[launcher, "hang"].error)
+    error = outcomes[launcher, "hang"].error
+    assert isinstance(error, TrainingError) and "Not rank 1 came to a collective within train.timeout_s (4 s)" in str(error)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

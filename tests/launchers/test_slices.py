@@ -11,12 +11,6 @@ from tests.conftest import wait_for
 NAMES = ["ray", "torchrun"]
 
 
-@pytest.fixture(autouse=True)
-def short_polls(monkeypatch):
-    """Ray Train's controller sees a start and an end at its polls; over some seconds their cost is not measured anyway."""
-    monkeypatch.setattr(slices, "POLL_S", 0.3)
-
-
 @pytest.fixture(scope="module")
 def pipeline(training_pipeline):
     return training_pipeline({"train.workers": 2, "train.batch_size": 50})

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ import numpy as np
 from pydantic import TypeAdapter
 from torch import nn
 
-from rayloom import config, launchers, models
+from rayloom import config, environment, launchers, models
 from rayloom.costs import bare
 from rayloom.datasets import Encoded
 from rayloom.errors import RayloomError, TrainingError
 from rayloom.features import FeatureState
+from rayloom.launchers import ray_backend
 
 LAUNCHERS = ("ray", "torchrun")
 """Those that can share the CPUs: Spark gives whole cores, and `inline` trains in this process, which must not be stopped."""
@@ -37,9 +38,6 @@ ROWS, VALIDATIONS = range(2)
 
 OVER = "over"
 """The file that is not zero where a side's workers shall end."""
-
-POLL_S = 2.0
-"""How often Ray Train's controller asks its workers, in seconds of their training, as in a run of two minutes."""
 
 
 def measure(
@@ -67,7 +65,9 @@ def measure(
     times = max(1, round(EPOCH_SLICES * length * speed / splits["train"].rows))
     longer = {**splits, "train": Encoded(splits["train"].blocks * times, splits["train"].sizes * times)}
     sides = [_Side(name, folder / name) for name in [*names, "bare"]]
-    with ExitStack() as stack, _patient_controller(len(sides)):
+    # A worker's wait for something to tell Ray Train goes on while it is stopped: so much longer, it is as rare as in a run.
+    patience = {ray_backend.POLL: str(len(sides) * float(ray_backend.SETTINGS[ray_backend.POLL]))}
+    with ExitStack() as stack, environment.variables(patience):
         for side in sides:
             endless = _endless(pipeline, side, len(names))
             side.ended = stack.enter_context(ThreadPoolExecutor(1)).submit(_train, endless, state, longer, side)
@@ -121,19 +121,6 @@ def build(model: config.Own, state: FeatureState) -> nn.Module:
 
 def _shared(file: Path, mode: Any) -> np.ndarray:
     return np.memmap(file, np.int64, mode, shape=(2,))
-
-
-@contextmanager
-def _patient_controller(sides: int) -> Iterator[None]:
-    """Ray Train's controller asks its workers by the clock, while they are stopped as well: it waits until they answer."""
-    name = "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"
-    known = os.environ.get(name)
-    os.environ[name] = str(sides * POLL_S)
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        os.environ.update({name: known} if known is not None else {})
 
 
 def _train(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Encoded], side: "_Side") -> None:

@@ -58,9 +58,9 @@ def write() -> None:
         new.replace(ARCHIVE)
 
 
-def _java(*options: str) -> subprocess.CompletedProcess[str]:
+def _java(*given: str) -> subprocess.CompletedProcess[str]:
     """Runs Java on the class path of Spark's JVMs."""
-    command = [str(environment.java_home() / "bin" / "java"), "-Xlog:all=error:stdout", "-cp", _class_path(), *options]
+    command = [str(environment.java_home() / "bin" / "java"), "-Xlog:all=error:stdout", "-cp", _class_path(), *given]
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS)
 
 

@@ -7,7 +7,6 @@ Tune's own state is written but never read back: what a sweep goes on from is th
 import fcntl
 import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import Searcher
 
-from rayloom import checkpoints, cluster, config
+from rayloom import checkpoints, cluster, config, environment
 from rayloom.config.tuning import Param
 from rayloom.datasets import Encoded
 from rayloom.errors import ConfigError, ResourceError
@@ -161,19 +160,14 @@ def _environment(pending: int) -> Iterator[None]:
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "RAY_AIR_NEW_OUTPUT": "0",  # the older output keeps silent where it is told to
     }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
     logger = logging.getLogger("ray.tune")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with environment.variables(wanted):
+            yield
     finally:
         logger.setLevel(level)
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 def _scheduler(pipeline: config.Pipeline, sign: int) -> TrialScheduler:

@@ -165,12 +165,19 @@ class _Side:
             time.sleep(0.1)
             files = [file for file in self.counters.iterdir() if file.name != OVER and file.stat().st_size]
             self.workers = {int(file.name): _shared(file, "r") for file in files}
-        self.send(signal.SIGSTOP)
+        self.stop()
 
     def send(self, what: signal.Signals) -> None:
         for worker in self.workers:
             with suppress(ProcessLookupError):  # its launcher tells
                 os.kill(worker, what)
+
+    def stop(self) -> None:
+        """Stops the workers, and waits until they have: threads that the kernel has not told yet train on."""
+        self.send(signal.SIGSTOP)
+        deadline = time.monotonic() + START_S
+        while not all(_stands_still(worker) for worker in self.workers) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def counted(self, counter: int) -> int:
         return sum(int(counts[counter]) for counts in self.workers.values())
@@ -184,7 +191,7 @@ class _Side:
         rows, validations, began = self.counted(ROWS), self.counted(VALIDATIONS), time.perf_counter()
         time.sleep(length)
         more, seconds = self.counted(ROWS) - rows, time.perf_counter() - began
-        self.send(signal.SIGSTOP)
+        self.stop()
         return more / seconds if more and self.counted(VALIDATIONS) == validations else None
 
     def end(self) -> None:
@@ -194,6 +201,15 @@ class _Side:
         failed = self.ended.exception(START_S)
         if failed is not None and not isinstance(failed, RayloomError):
             raise failed
+
+
+def _stands_still(process: int) -> bool:
+    """Whether each thread of a process has stopped or ended."""
+    threads = []
+    for thread in Path(f"/proc/{process}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            threads.append(thread.read_text())
+    return all(thread.rpartition(")")[2].split()[0] in "TtXZ" for thread in threads)
 
 
 def _turns(sides: list[_Side], length: float, seconds: float) -> Iterator[dict[str, float]]:

@@ -2,7 +2,7 @@
 
     <run>/checkpoints/epoch-00002-step-00000120/
         model.safetensors    the weights that are the model: the moving average, where train.ema asks for one
-        training.pt          optimizer, schedule, scaler, random generators of all ranks, and what else the loop goes on from
+        training.pt          optimizer, scaler, random generators of all ranks, and what else the loop goes on from
         progress.json        {"epoch", "step", "world_size", "history": [metrics by epoch], "golden": [answers], ...}
 
 A folder appears whole, by one rename: what has another name is half a checkpoint and is not looked at. Epochs and steps count

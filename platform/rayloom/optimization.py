@@ -1,19 +1,19 @@
 """Optimizer, learning rate and moving average, as the train section asks for them.
 
-rate(settings, world_size)             the learning rate at its highest
-optimizer(model, settings, lr)         AdamW or SGD, with weight decay on matrices alone
-schedule(optimizer, settings, steps)   warm-up from 0, then cosine, linear or constant
-restore(optimizer, schedule, ...)      goes on from a checkpoint, with the settings of now
-Average(model, decay)                  an exponential moving average of the weights
+rate(settings, world_size)              the learning rate at its highest
+optimizer(model, settings, lr)          AdamW or SGD, with weight decay on matrices alone
+schedule(settings, world_size, steps)   warm-up from 0, then cosine, linear or constant
+restore(optimizer, state)               goes on from a checkpoint, with the settings of now
+Average(model, decay)                   an exponential moving average of the weights
 """
 
 import math
 from copy import deepcopy
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from rayloom import config
 
@@ -49,14 +49,31 @@ def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     return [group for group in groups if group["params"]]
 
 
-def schedule(optimizer: Optimizer, settings: config.Train, steps: int) -> LambdaLR:
-    """The learning rate by step, as a part of the highest.
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate by step. torch's schedulers look into the optimizer as well: 2 % of a small model's step.
 
-    Args:
-        steps: optimizer steps of the whole run.
+    Attributes:
+        highest: the learning rate after warm-up.
+        warmup, steps: optimizer steps, of the warm-up and of the whole run with it.
+        shape: cosine, linear or constant.
     """
-    warmup = round(settings.warmup * steps)
-    return LambdaLR(optimizer, lambda step: factor(step, warmup, steps, settings.schedule))
+
+    highest: float
+    warmup: int
+    steps: int
+    shape: str
+
+    def set(self, optimizer: Optimizer, step: int) -> None:
+        """Gives the optimizer the learning rate of a step, counted from 0."""
+        rate = self.highest * factor(step, self.warmup, self.steps, self.shape)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+
+
+def schedule(settings: config.Train, world_size: int, steps: int) -> Schedule:
+    """The schedule of a run of `steps` optimizer steps."""
+    return Schedule(rate(settings, world_size), round(settings.warmup * steps), steps, settings.schedule)
 
 
 def factor(step: int, warmup: int, steps: int, shape: str) -> float:
@@ -73,23 +90,13 @@ def factor(step: int, warmup: int, steps: int, shape: str) -> float:
     return max(0.0, 1 - done) if shape == "linear" else 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-def restore(optimizer: Optimizer, schedule: LambdaLR, optimizer_state: dict, schedule_state: dict) -> None:
-    """Goes on from a checkpoint. What the settings say now wins over what they said then, such as another lr or weight decay:
+def restore(optimizer: Optimizer, state: dict) -> None:
+    """Goes on from a checkpoint. What the settings say now wins over what they said then, such as another weight decay:
     population based training changes them, and so may a user before a run goes on."""
-    rates, settings = list(schedule.base_lrs), [_settings(group) for group in optimizer.param_groups]
-    optimizer.load_state_dict(optimizer_state)
-    schedule.load_state_dict(schedule_state)
-    schedule.base_lrs = rates
-    for group, now, rate, factor in zip(optimizer.param_groups, settings, rates, _factors(schedule), strict=True):
-        group |= {**now, "initial_lr": rate, "lr": rate * factor}
-
-
-def _settings(group: dict) -> dict:
-    return {name: value for name, value in group.items() if name != "params"}
-
-
-def _factors(schedule: LambdaLR) -> list[float]:
-    return [part(schedule.last_epoch) for part in schedule.lr_lambdas]
+    settings = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, now in zip(optimizer.param_groups, settings, strict=True):
+        group |= now
 
 
 class Average:

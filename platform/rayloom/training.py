@@ -100,8 +100,8 @@ class Loop:
         self.validation, self.validation_rows = places["validation"], shards["validation"].total
         self.rows = balance(settings.balance, places["train"], shards["train"].total, len(state.classes), worker, pipeline.seed)
         self.steps = count_steps(self.rows.sizes, settings.batch_size)
-        self.optimizer = optimization.optimizer(network, settings, optimization.rate(settings, worker.world_size))
-        self.schedule = optimization.schedule(self.optimizer, settings, self.steps * settings.epochs)
+        self.schedule = optimization.schedule(settings, worker.world_size, self.steps * settings.epochs)
+        self.optimizer = optimization.optimizer(network, settings, self.schedule.highest)
         self.scaler = torch.amp.GradScaler("cuda", enabled=settings.precision == "fp16")
         self.metric, self.sign = evaluation.selection(pipeline.evaluate, len(state.classes))
         self.history: list[dict[str, float]] = []
@@ -147,6 +147,7 @@ class Loop:
         self.model.train()
         began = self.saved_at = time.perf_counter()
         for step, batch in enumerate(self.rows.batches(order, self.steps, start), start + 1):
+            self.schedule.set(self.optimizer, epoch * self.steps + step - 1)
             self.take_step(batch, batch_rows(self.rows.sizes, self.steps, step - 1))
             if step < self.steps:
                 self.look(epoch, step)
@@ -177,7 +178,6 @@ class Loop:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self.schedule.step()
         if self.average:
             self.average.update(parallel.unwrap(self.model))
         self.timeline.setdefault("first step", time.time())
@@ -185,10 +185,10 @@ class Loop:
     def backward(self, batch: Batch, rows: int) -> None:
         with parallel.autocast(self.worker, self.settings.precision):
             logits = self.model(batch)
-        loss = row_losses(logits.float(), batch["label"], self.rows.weights, self.settings.label_smoothing).sum()
+        loss = summed_loss(logits.float(), batch["label"], self.rows.weights, self.settings.label_smoothing)
         # DDP averages gradients over ranks; this factor makes that the mean over the whole batch, though ranks' parts of it
         # may differ by a row.
-        self.scaler.scale(loss * self.worker.world_size / rows).backward()
+        self.scaler.scale(loss * (self.worker.world_size / rows)).backward()
         self.loss_sum += loss.detach()
 
     def look(self, epoch: int, step: int) -> None:
@@ -272,7 +272,6 @@ class Loop:
             return
         training = {
             "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
             "model": parallel.unwrap(self.model).state_dict() if self.average else {},
             "average_steps": self.average.steps if self.average else 0,
@@ -323,7 +322,7 @@ class Loop:
         if self.average:
             self.average.load(weights, training["average_steps"])
         parallel.unwrap(self.model).load_state_dict(training["model"] if self.average else weights)
-        optimization.restore(self.optimizer, self.schedule, training["optimizer"], training["schedule"])
+        optimization.restore(self.optimizer, training["optimizer"])
         self.scaler.load_state_dict(training["scaler"])
 
 
@@ -356,8 +355,8 @@ def is_finite(model: nn.Module) -> bool:
     return all(bool(weight.isfinite().all()) for weight in model.parameters())
 
 
-def row_losses(logits: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
-    """The cross-entropy (n,) of each row.
+def summed_loss(logits: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
+    """The rows' cross-entropies, summed.
 
     Args:
         logits: (n,) for two classes, (n, classes) for more.
@@ -365,12 +364,13 @@ def row_losses(logits: Tensor, labels: Tensor, weights: Tensor | None, smoothing
         weights: (classes,), what a row of each class counts; None for one each.
         smoothing: part of the target that is spread evenly over all classes (Szegedy et al., 2016).
     """
+    reduction = "sum" if weights is None else "none"
     if logits.dim() == 1:
         targets = labels * (1 - smoothing) + smoothing / 2 if smoothing else labels
-        losses = binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        losses = binary_cross_entropy_with_logits(logits, targets, reduction=reduction)
     else:
-        losses = cross_entropy(logits, labels.long(), label_smoothing=smoothing, reduction="none")
-    return losses if weights is None else losses * weights[labels.long()]
+        losses = cross_entropy(logits, labels.long(), label_smoothing=smoothing, reduction=reduction)
+    return losses if weights is None else (losses * weights[labels.long()]).sum()
 
 
 def predict(model: nn.Module, rows: Rows, most: int = EVALUATION_ROWS) -> Tensor:

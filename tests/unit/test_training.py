@@ -1,5 +1,7 @@
 """The training loop in this process: repeats itself bit for bit, resumes, learns, and cuts rows fairly."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -242,30 +244,45 @@ def test_seed_epoch_and_rank_each_give_another_order(left, right):
     assert orders[0] != orders[1]
 
 
+def summed_and_its_gradient(logits: torch.Tensor, loss) -> tuple[torch.Tensor, torch.Tensor]:
+    """A sum over rows, and what each row's logits do to it."""
+    given = logits.clone().requires_grad_()
+    total = loss(given)
+    total.backward()
+    return total.detach(), given.grad
+
+
+def assert_alike(logits, ours, torchs) -> None:
+    for found, expected in zip(summed_and_its_gradient(logits, ours), summed_and_its_gradient(logits, torchs), strict=True):
+        assert torch.allclose(found, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 3.0])])
 def test_losses_of_one_logit_are_torchs_of_two(smoothing, weights):
     torch.manual_seed(1)
     logits, labels = torch.randn(50), torch.randint(2, (50,))
-    expected = cross_entropy(torch.stack([torch.zeros(50), logits], 1), labels, label_smoothing=smoothing, reduction="none") * (
-        1 if weights is None else weights[labels]
-    )
-    found = training.row_losses(logits, labels.float(), weights, smoothing)
-    assert torch.allclose(found, expected, atol=1e-6)
+
+    def torchs(given):
+        both = torch.stack([torch.zeros(50), given], 1)
+        losses = cross_entropy(both, labels, label_smoothing=smoothing, reduction="none")
+        return (losses * (1 if weights is None else weights[labels])).sum()
+
+    assert_alike(logits, lambda given: training.summed_loss(given, labels.float(), weights, smoothing), torchs)
 
 
 def test_losses_of_more_classes_are_torchs():
     torch.manual_seed(1)
     logits, labels, weights = torch.randn(50, 5), torch.randint(5, (50,)), torch.rand(5)
-    expected = cross_entropy(logits, labels, weights, reduction="none")
-    assert torch.allclose(training.row_losses(logits, labels, weights, 0.0), expected, atol=1e-6)
+    ours = partial(training.summed_loss, labels=labels, weights=weights, smoothing=0.0)
+    assert_alike(logits, ours, lambda given: cross_entropy(given, labels, weights, reduction="sum"))
 
 
 def test_smoothed_losses_of_more_classes_are_torchs():
     torch.manual_seed(1)
     logits, labels = torch.randn(50, 5), torch.randint(5, (50,))
-    expected = cross_entropy(logits, labels, label_smoothing=0.1, reduction="none")
-    assert torch.allclose(training.row_losses(logits, labels, None, 0.1), expected, atol=1e-6)
+    ours = partial(training.summed_loss, labels=labels, weights=None, smoothing=0.1)
+    assert_alike(logits, ours, lambda given: cross_entropy(given, labels, label_smoothing=0.1, reduction="sum"))
 
 
 def test_five_classes_train_with_a_logit_each(train, training_state, make_arrays):

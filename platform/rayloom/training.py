@@ -32,8 +32,9 @@ GOLDEN_ROWS = 64
 EVALUATION_ROWS = 8192
 """The most rows scored at once in validation; bounds memory, does not change an answer."""
 
-LOOK = 20
-"""Steps after which ranks agree whether the loss is finite and whether to save: rarely enough to cost nothing."""
+LOOK_S, MOST_STEPS = 1.0, 200
+"""Seconds, and the most steps, after which ranks agree whether the loss is finite and whether to save: rarely enough to cost
+nothing, soon enough for whoever waits."""
 
 
 class Epoch(NamedTuple):
@@ -107,6 +108,7 @@ class Loop:
         self.history: list[dict[str, float]] = []
         self.golden: list = []
         self.unsaved_s = 0.0
+        self.between_looks = 1
         self.timeline = worker.timeline
         self.timeline["model built"] = time.time()
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=worker.device)
@@ -145,7 +147,8 @@ class Loop:
         if generators:
             self.restore_generators(generators)
         self.model.train()
-        began = self.saved_at = time.perf_counter()
+        began = self.looked_at = time.perf_counter()
+        self.looked, self.since_saved = start, 0.0
         for step, batch in enumerate(self.rows.batches(order, self.steps, start), start + 1):
             self.schedule.set(self.optimizer, epoch * self.steps + step - 1)
             self.take_step(batch, batch_rows(self.rows.sizes, self.steps, step - 1))
@@ -192,18 +195,20 @@ class Loop:
         self.loss_sum += loss.detach()
 
     def look(self, epoch: int, step: int) -> None:
-        """Between steps: stops where the loss is not finite, and saves where it is time. Ranks agree on both."""
-        wanted = self.settings.checkpoint
+        """Between steps: stops where the loss is not finite, and saves where it is time. Ranks agree on both, and on how many
+        steps it is to the next look."""
+        wanted, steps = self.settings.checkpoint, step - self.looked
         is_due = wanted.every_steps is not None and step % wanted.every_steps == 0
-        if not is_due and step % LOOK:
+        if not is_due and steps < self.between_looks:
             return
         self.agreed_loss()
-        if wanted.every_seconds and not is_due:
-            is_due = self.agree(time.perf_counter() - self.saved_at >= wanted.every_seconds)
-        if is_due:
+        seconds = self.agree(time.perf_counter() - self.looked_at)
+        self.looked, self.looked_at, self.between_looks = step, time.perf_counter(), between_looks(steps, seconds)
+        self.since_saved += seconds
+        if is_due or (wanted.every_seconds and self.since_saved >= wanted.every_seconds):
             self.require_finite_weights()
             self.save(epoch, step)
-            self.saved_at = time.perf_counter()
+            self.since_saved = 0.0
 
     def agreed_loss(self) -> float:
         """The summed loss of the epoch's rows so far, over all ranks.
@@ -335,6 +340,15 @@ def count_steps(sizes: list[int], batch_size: int) -> int:
     """Steps an epoch of ranks with these numbers of rows: enough that no batch is over `batch_size` rows, never so many that
     a rank would have none."""
     return min(math.ceil(sum(sizes) / batch_size), min(sizes))
+
+
+def between_looks(steps: int, seconds: float) -> int:
+    """Steps to the next look, where these took so long.
+
+    >>> [between_looks(10, 2.0), between_looks(1, 30.0), between_looks(100, 0.1)]
+    [5, 1, 200]
+    """
+    return min(MOST_STEPS, max(1, round(LOOK_S * steps / max(seconds, 1e-9))))
 
 
 def batch_rows(sizes: list[int], steps: int, step: int) -> int:

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from rayloom import checkpoints
+from rayloom import checkpoints, training
 from rayloom.checkpoints import Writer
 from tests.unit import breaking
 
@@ -89,11 +89,14 @@ def test_a_checkpoint_has_its_three_files(whole):
     assert {path.name for path in whole.last.folder.iterdir()} == {"model.safetensors", "training.pt", "progress.json"}
 
 
-def test_seconds_save_where_ranks_look(train, tmp_path):
+@pytest.mark.parametrize(("seconds", "place"), [(0.0, 44), (1e6, 1)])
+def test_seconds_save_where_ranks_look(train, tmp_path, monkeypatch, seconds, place):
+    """After the first step, and then by how long steps take."""
+    monkeypatch.setattr(training, "LOOK_S", seconds)
     wanted = {"train.checkpoint": {"every_seconds": 1e-6}, "train.batch_size": 2}
     with pytest.raises(breaking.Stopped):
         train({**wanted, "model": breaking.section("stop", 45)}, tmp_path)
-    assert checkpoints.last(tmp_path).place == (0, 40)
+    assert checkpoints.last(tmp_path).place == (0, place)
 
 
 def test_short_epochs_are_saved_when_seconds_of_them_have_passed_and_the_last_one_always(train, tmp_path):

@@ -134,11 +134,18 @@ def test_a_run_that_diverges_leaves_the_last_good_checkpoint(train, tmp_path, fa
     assert training.checkpoints.last(tmp_path).place == divmod(at - 1, 4) and all(one.isfinite().all() for one in weights)
 
 
+@pytest.mark.parametrize(
+    ("steps", "seconds", "found"), [(10, 2.0, 5), (1, 30.0, 1), (100, 0.1, training.MOST_STEPS), (1, 0.0, 200)]
+)
+def test_ranks_look_about_once_a_second(steps, seconds, found):
+    assert training.between_looks(steps, seconds) == found
+
+
 def test_divergence_is_found_before_the_epochs_end(train, make_arrays, make_shards):
-    rows = training.LOOK * 3
+    rows = 3 * training.MOST_STEPS
     shards = {**make_shards(), "train": Shard(make_arrays(rows, 1), rows)}
     with pytest.raises(DivergedError):
-        train({"train.batch_size": 1, "model": breaking.section("diverge", 1, last=training.LOOK + 1)}, shards=shards)
+        train({"train.batch_size": 1, "model": breaking.section("diverge", 2, last=training.MOST_STEPS + 2)}, shards=shards)
 
 
 @pytest.mark.parametrize("name", ["train", "validation"])

@@ -11,8 +11,9 @@ from typing import Any
 
 import ray
 from ray.train.backend import Backend, BackendConfig
-from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2._internal.execution.context import TrainRunContext, get_train_context
 from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
@@ -58,6 +59,16 @@ class Worker(RayTrainWorker):
         while here.training_thread_runner.is_running() and here.result_queue.empty() and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         return super().poll_status()
+
+
+class SmallCluster(FixedScalingPolicy):
+    """For a cluster of one machine: does not start, and wait for, the actor that would be asked for more nodes."""
+
+    def after_controller_start(self, train_run_context: TrainRunContext) -> None:
+        pass
+
+    def _maybe_send_resource_request(self) -> None:
+        pass
 
 
 class Group(WorkerGroup):

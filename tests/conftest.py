@@ -155,13 +155,14 @@ def interrupt_job(job: str, arguments: list[str], env: dict[str, str], workspace
 
 @dataclass(frozen=True)
 class Runs:
-    """The same pipeline run twice and once interrupted, and a job that leaves a process, each on a Ray cluster of its own.
+    """The pipeline, its training again, the pipeline interrupted, and a job that leaves a process, each on a Ray cluster of its
+    own.
 
-    `tag` marks every process that any run of the pipeline started.
+    `tag` marks every process that any of the first three started.
     """
 
     first: Finished
-    second: Finished
+    again: Finished
     interrupted: Finished
     leaky: Finished
     tag: str
@@ -169,7 +170,8 @@ class Runs:
 
 @pytest.fixture(scope="session")
 def finished(arguments: list[str], bare_environment: dict[str, str], workspace: Path) -> Runs:
-    """The whole pipeline on the slice, from nothing, again, and interrupted in training, on a machine without Java.
+    """The whole pipeline on the slice, from nothing, then training alone, then interrupted in training, on a machine without
+    Java.
 
     The first run takes its rows through memory, the others as they are found, from Parquet.
     """
@@ -178,8 +180,8 @@ def finished(arguments: list[str], bare_environment: dict[str, str], workspace: 
     runs = []
     with ThreadPoolExecutor(1) as thread:
         leaky = thread.submit(leave_a_process, arguments, bare_environment, workspace)
-        for more in (["--set", "etl.handoff=memory"], []):
-            runs.append(run_job("jobs.pipeline", [*arguments, *more], env, workspace))
+        for job, more in (("jobs.pipeline", ["--set", "etl.handoff=memory"]), ("jobs.train", [])):
+            runs.append(run_job(job, [*arguments, *more], env, workspace))
             assert runs[-1].code == 0, runs[-1].output
         runs.append(interrupt_job("jobs.pipeline", arguments, env, workspace, "▸ train"))
         return Runs(*runs, leaky.result(), tag)

@@ -1,4 +1,4 @@
-"""The whole pipeline on a slice of the real flights, on a machine without Java: `python -m jobs.pipeline`, twice."""
+"""The whole pipeline on a slice of the real flights, on a machine without Java: `jobs.pipeline`, and then `jobs.train`."""
 
 import csv
 import hashlib
@@ -51,18 +51,18 @@ def test_served_answers_equal_offline_answers(finished):
     assert serve["max_abs_diff"] <= 1e-6
 
 
-def test_second_run_finds_the_dataset_version(finished):
+def test_the_next_job_finds_the_dataset_version(finished):
     cached = [
         [stage["cached"] for stage in run.summary["stages"] if stage["name"] == "etl"]
-        for run in (finished.first, finished.second)
+        for run in (finished.first, finished.again)
     ]
     assert cached == [[False], [True]]
-    assert finished.first.summary["dataset"]["id"] == finished.second.summary["dataset"]["id"]
+    assert finished.first.summary["dataset"]["id"] == finished.again.summary["dataset"]["id"]
 
 
 def test_same_config_gives_bit_identical_weights(finished):
     """The first run trains on rows handed over in memory, the second on the same rows from Parquet."""
-    files = [run.folder / "bundle" / "model.safetensors" for run in (finished.first, finished.second)]
+    files = [run.folder / "bundle" / "model.safetensors" for run in (finished.first, finished.again)]
     digests = {hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     assert len(digests) == 1
 
@@ -70,7 +70,7 @@ def test_same_config_gives_bit_identical_weights(finished):
 def test_an_interrupted_run_says_so_and_is_not_the_latest(finished):
     assert finished.interrupted.code == 130
     assert finished.interrupted.output.strip().splitlines()[-1] == "interrupted"
-    assert finished.interrupted.folder == finished.second.folder
+    assert finished.interrupted.folder == finished.again.folder
 
 
 def test_a_local_cluster_has_no_process_that_serves_nobody(finished):
@@ -89,7 +89,7 @@ def test_a_job_that_leaves_a_process_ends_with_4_and_names_it(finished):
 
 
 def test_nothing_of_any_run_is_left(finished):
-    assert [run.summary["audit"]["leftovers"] for run in (finished.first, finished.second)] == [[], []]
+    assert [run.summary["audit"]["leftovers"] for run in (finished.first, finished.again)] == [[], []]
     assert [process for process in psutil.process_iter() if tagged(process, finished.tag)] == []
 
 
@@ -102,13 +102,13 @@ def tagged(process: psutil.Process, tag: str) -> bool:
 
 def test_mlflow_has_parameters_curves_bundle_plots_and_dataset(finished, workspace):
     client = MlflowClient(f"sqlite:///{workspace}/mlflow.db")
-    version = client.get_model_version("flights", str(finished.second.summary["registry"]["version"]))
+    version = client.get_model_version("flights", str(finished.first.summary["registry"]["version"]))
     run = client.get_run(version.run_id)
     assert run.info.status == "FINISHED"
     assert run.data.params["train.epochs"] == "2"
-    assert run.data.tags["rayloom.dataset"] == finished.second.summary["dataset"]["id"]
+    assert run.data.tags["rayloom.dataset"] == finished.first.summary["dataset"]["id"]
     assert [point.step for point in client.get_metric_history(version.run_id, "validation_auc")] == [0, 1]
-    assert run.data.metrics["test_auc"] == finished.second.summary["test"]["auc"]
+    assert run.data.metrics["test_auc"] == finished.first.summary["test"]["auc"]
     artifacts = {file.path for folder in ("bundle", "plots") for file in client.list_artifacts(version.run_id, folder)}
     assert {"bundle/MANIFEST.json", "bundle/golden.jsonl", "plots/roc.png", "plots/precision_recall.png"} <= artifacts
     assert {"plots/calibration.png", "plots/confusion_matrix.png"} <= artifacts

@@ -43,7 +43,7 @@ def client(joined, finished, pipeline, second, tmp_path_factory) -> Iterator[htt
     """A client of the champion, served, and of the second model."""
     serve.start(http_options={"host": pipeline.serve.host, "port": pipeline.serve.port})
     champion = tracking.resolve(pipeline, "@champion").version
-    copy = register(second, bundle.load(finished.second.folder / "bundle"), tmp_path_factory.mktemp("second") / "bundle")
+    copy = register(second, bundle.load(finished.first.folder / "bundle"), tmp_path_factory.mktemp("second") / "bundle")
     models = [(pipeline, app.build(pipeline, champion)), (second, app.build(second, copy))]
     serve.run_many([serve.RunTarget(built, of.name, of.serve.route) for of, built in models])
     with httpx.Client(base_url=f"http://127.0.0.1:{pipeline.serve.port}", timeout=30) as client:
@@ -61,14 +61,14 @@ def flight(client) -> dict:
 
 def test_answer_has_probability_label_and_model_version(client, flight, finished):
     body = client.post("/predict", json=[flight, flight]).json()
-    assert body["model"] == {"name": "flights", "version": finished.second.summary["registry"]["version"]}
+    assert body["model"] == {"name": "flights", "version": finished.first.summary["registry"]["version"]}
     assert len(body["predictions"]) == 2
     assert 0 < body["predictions"][0]["probability"] < 1
     assert body["predictions"][0]["label"] in (0, 1)
 
 
 def test_golden_rows_are_answered_as_in_training(client, pipeline, finished):
-    made = bundle.load(finished.second.folder / "bundle")
+    made = bundle.load(finished.first.folder / "bundle")
     body = client.post("/predict", json=[golden.record for golden in made.golden]).json()
     answers = [item["probability"] for item in body["predictions"]]
     assert answers == pytest.approx([golden.answer for golden in made.golden], abs=1e-6)
@@ -195,7 +195,7 @@ def register(pipeline: config.Pipeline, made: bundle.Bundle, folder: Path, wrong
 
 @pytest.fixture
 def made(finished) -> bundle.Bundle:
-    return bundle.load(finished.second.folder / "bundle")
+    return bundle.load(finished.first.folder / "bundle")
 
 
 def test_a_bundle_that_fails_its_golden_rows_never_becomes_ready(client, pipeline, made, tmp_path):

@@ -6,7 +6,8 @@ Workers start after the controller has, so its seconds are theirs. Ray's own set
 import asyncio
 import logging
 import os
-import time
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import ray
@@ -28,8 +29,8 @@ SETTINGS = {
 }
 """What a controller reads from its environment when it is made, where the user has not set it."""
 
-LOOK_S, GRACE_S = 0.05, 5.0
-"""How often a polled worker looks for something to tell, and its controller for other callers; how late an answer may be."""
+TURN_S, GRACE_S = 0.05, 5.0
+"""How long the controller leaves to other callers between two polls; how late an answer may be."""
 
 
 class SharedGpus(Backend):
@@ -47,6 +48,11 @@ class OwnGroup(BackendConfig):
 
 
 class Worker(RayTrainWorker):
+    def run_train_fn(self, train_fn_ref: Any) -> None:
+        super().run_train_fn(train_fn_ref)
+        here = get_train_context().execution_context
+        Thread(target=_tell_the_end, args=(here.training_thread_runner._thread, here.result_queue), daemon=True).start()
+
     def poll_status(self) -> WorkerStatus:
         """Answers as soon as there is a report, an error or an end, or else after a while.
 
@@ -55,10 +61,18 @@ class Worker(RayTrainWorker):
         Python's lock and a CPU from the training.
         """
         here = get_train_context().execution_context
-        deadline = time.monotonic() + float(os.environ.get(POLL, SETTINGS[POLL]))
-        while here.training_thread_runner.is_running() and here.result_queue.empty() and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
+        reports, runner = here.result_queue, here.training_thread_runner
+        with reports.not_empty:
+            patience = float(os.environ.get(POLL, SETTINGS[POLL]))
+            reports.not_empty.wait_for(lambda: reports.queue or not runner.is_running(), patience)
         return super().poll_status()
+
+
+def _tell_the_end(training: Thread, reports: Queue) -> None:
+    """Wakes who waits for a report when none comes any more."""
+    training.join()
+    with reports.not_empty:
+        reports.not_empty.notify_all()
 
 
 class SmallCluster(FixedScalingPolicy):
@@ -100,7 +114,7 @@ class Controller(TrainController):
             del os.environ[name]
 
     async def _poll_workers(self) -> Any:
-        await asyncio.sleep(LOOK_S)  # whoever wants to end the run has his turn
+        await asyncio.sleep(TURN_S)  # whoever wants to end the run has his turn
         if self.get_state().is_terminal():  # ended: Ray looks only where it has paused, and its loop would go on for good
             ray.actor.exit_actor()
         self._latest_poll_time = float("-inf")  # no pause: the workers' answers are one

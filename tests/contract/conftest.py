@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -49,19 +50,20 @@ def spark(joined: None, pipeline: config.Pipeline, workspace: Path) -> Iterator[
     assert [process for process in java if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
 
 
+def toy_in(folder: Path, changes: dict = {}) -> config.Pipeline:
+    """A pipeline over `raw.csv` in the folder, or over what `changes` by dotted key say."""
+    below = {"etl.sources.raw.path": str(folder / "raw.csv"), "storage": {"root": str(folder)}}
+    return config.Pipeline.model_validate(merged(TOY, {**below, **changes}))
+
+
 @pytest.fixture
 def toy(tmp_path: Path) -> Callable[..., config.Pipeline]:
-    """Makes a pipeline over `raw.csv` in tmp_path, or over what `changes` by dotted key say."""
-
-    def make(changes: dict = {}) -> config.Pipeline:
-        below = {"etl.sources.raw.path": str(tmp_path / "raw.csv"), "storage": {"root": str(tmp_path)}}
-        return config.Pipeline.model_validate(merged(TOY, {**below, **changes}))
-
-    return make
+    """Makes a pipeline over `raw.csv` in tmp_path."""
+    return partial(toy_in, tmp_path)
 
 
-@pytest.fixture
-def etl(spark: SparkSession, monkeypatch) -> Callable[..., DatasetVersion]:
+@pytest.fixture(scope="package")
+def etl(spark: SparkSession) -> Iterator[Callable[..., DatasetVersion]]:
     """Runs the stage `etl`, on the shared session, with the time zone and partitions that the pipeline's own would have."""
 
     @contextmanager
@@ -79,5 +81,6 @@ def etl(spark: SparkSession, monkeypatch) -> Callable[..., DatasetVersion]:
             for key, value in before.items():
                 spark.conf.set(key, value)
 
-    monkeypatch.setattr(session, "spark_session", lend)
-    return lambda pipeline, parent=None: stages.etl(runs.start(pipeline, check(pipeline)), parent)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "spark_session", lend)
+        yield lambda pipeline, parent=None: stages.etl(runs.start(pipeline, check(pipeline)), parent)

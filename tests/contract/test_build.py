@@ -2,6 +2,7 @@
 
 import csv
 import uuid
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from rayloom import config, datasets, quarantine
 from rayloom.datasets import DatasetVersion
 from rayloom.errors import ConfigError, DataError
+from tests.contract.conftest import toy_in
 
 HEADER = ["id", "key", "at", "size", "weight", "shade", "big"]
 COLUMNS = "id INT, key STRING, at INT, size DOUBLE, weight INT, shade STRING, big INT"
@@ -66,10 +68,18 @@ def in_quarantine(dataset: DatasetVersion) -> dict[tuple[str, str], quarantine.R
     return {(row.rule, str(row.raw["id"])): row for row in quarantine.rows(dataset, 100)}
 
 
+@pytest.fixture(scope="module")
+def first(etl, tmp_path_factory) -> DatasetVersion:
+    folder = tmp_path_factory.mktemp("first")
+    write(folder / "raw.csv", LINES)
+    return etl(toy_in(folder, RULES))
+
+
 @pytest.fixture
-def first(etl, toy, tmp_path) -> DatasetVersion:
-    write(tmp_path / "raw.csv", LINES)
-    return etl(toy(RULES))
+def build_again(first, etl) -> Callable[[dict], DatasetVersion]:
+    """Builds a new version from the rows of the first, with changes by dotted key."""
+    folder = first.folder.parents[2]
+    return lambda changes: etl(toy_in(folder, {**RULES, **changes}), first.manifest.id)
 
 
 def test_every_row_is_accounted_for(first):
@@ -134,7 +144,7 @@ def patch(path: Path, corrections: list[tuple[quarantine.Rejected, str, str]]) -
     return {"etl.patch": str(write(path, lines))}
 
 
-def test_corrected_rows_are_admitted_to_a_new_version(first, etl, toy, tmp_path):
+def test_corrected_rows_are_admitted_to_a_new_version(first, build_again, tmp_path):
     rejected = in_quarantine(first)
     corrections = [
         (rejected["uncastable", "101"], "size", "12"),
@@ -143,7 +153,7 @@ def test_corrected_rows_are_admitted_to_a_new_version(first, etl, toy, tmp_path)
         (rejected["outlier_weight", "104"], "weight", "2000"),  # still too much
         (rejected["has_size", "103"], "size", ""),  # still missing
     ]
-    second = etl(toy({**RULES, **patch(tmp_path / "patch.csv", corrections)}), first.manifest.id)
+    second = build_again(patch(tmp_path / "patch.csv", corrections))
     found = second.manifest
     assert (found.parent, found.id != first.manifest.id) == (first.manifest.id, True)
     assert found.balance == "109 in = 103 accepted + 3 rejected + 3 deduplicated"
@@ -158,17 +168,17 @@ def test_corrected_rows_are_admitted_to_a_new_version(first, etl, toy, tmp_path)
     assert outcome.rejected == {"uncastable": 1, "outlier_weight": 1, "has_size": 1}
 
 
-def test_a_changed_rule_admits_its_rows_to_a_new_version(first, etl, toy):
-    second = etl(toy({**RULES, "etl.rules.0.allowed": {"shade": ["red", "blue", "green"]}}), first.manifest.id)
+def test_a_changed_rule_admits_its_rows_to_a_new_version(first, build_again):
+    second = build_again({"etl.rules.0.allowed": {"shade": ["red", "blue", "green"]}})
     assert second.manifest.balance == "109 in = 102 accepted + 4 rejected + 3 deduplicated"
     assert (second.manifest.parent, second.manifest.patch) == (first.manifest.id, None)
     assert quarantine.outcome(first, second).readmitted == 1
 
 
-def test_a_correction_of_the_wrong_type_is_refused(first, etl, toy, tmp_path):
+def test_a_correction_of_the_wrong_type_is_refused(first, build_again, tmp_path):
     wrong = patch(tmp_path / "patch.csv", [(in_quarantine(first)["outlier_weight", "104"], "weight", "heavy")])
     with pytest.raises(DataError, match=r"etl.patch: .* column weight \(int\): heavy"):
-        etl(toy({**RULES, **wrong}), first.manifest.id)
+        build_again(wrong)
 
 
 def test_input_3_blank_labels_are_rejected_and_counted(etl, toy, tmp_path):

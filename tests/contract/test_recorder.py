@@ -17,6 +17,7 @@ from rayloom import config, recorder, tracking
 from rayloom.errors import RegistryError
 from rayloom.metric_names import decode, encode
 from rayloom.recorder import Recorder
+from tests.conftest import wait_for
 from tests.contract.conftest import TOY
 from tests.unit.conftest import merged
 
@@ -259,7 +260,7 @@ def test_the_actor_takes_no_cpu_and_leaves_nothing(joined, pipeline):
     assert cluster.free_cpus() == before
     recorder.stop(actor)
     del actor
-    assert [left for left in cluster.held_in_cluster() if "Recorder" in left] == []
+    wait_for(lambda: not any("Recorder" in left for left in cluster._held_now()))
 
 
 def test_what_mlflow_refused_is_told_when_the_actor_ends(joined, pipeline):

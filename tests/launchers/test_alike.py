@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import time
 from contextlib import nullcontext
 from functools import partial
 
@@ -17,6 +18,9 @@ from tests.launchers.conftest import SHARED, at_once, pipeline_changes, quiet
 RUNS = [("inline", 1), ("ray", 1), ("torchrun", 1), ("spark", 1), ("ray", 2), ("torchrun", 2), ("spark", 2)]
 PAIRS = [(name, workers) for name, workers in RUNS if (name, workers) not in (("inline", 1), ("torchrun", 2))]
 
+
+PATIENCE = 90.0
+"""Seconds that a worker without anything to tell lets Ray Train's controller wait."""
 
 LOCAL = {"train.local_mode": True}
 """Spark's single worker trains beside the driver, its two on an executor."""
@@ -129,9 +133,11 @@ def elastic(launch, tabular_rows, tmp_path_factory) -> tuple[Result, dict]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray_train, "Controller", Telling)
-        patch.setenv("RAY_TRAIN_COLLECTIVE_WARN_INTERVAL_S", "30")
+        patch.setenv(ray_backend.POLL, str(PATIENCE))
+        began = time.monotonic()
         result = launch("ray", {**pipeline_changes(3), "train.min_workers": 1}, tabular_rows)
-    return result, json.loads(told.read_text())
+        seconds = time.monotonic() - began
+    return result, {**json.loads(told.read_text()), "seconds": seconds}
 
 
 def test_an_elastic_run_trains_on_the_workers_that_the_cluster_has(elastic):
@@ -146,7 +152,12 @@ def test_ray_trains_controller_starts_without_torch(elastic):
 
 def test_ray_trains_workers_get_the_users_variables_and_no_others(elastic):
     """With any, each of their processes starts twice."""
-    assert elastic[1]["given"] == {"RAY_TRAIN_COLLECTIVE_WARN_INTERVAL_S": "30"}
+    assert elastic[1]["given"] == {ray_backend.POLL: str(PATIENCE)}
+
+
+def test_a_report_and_the_end_are_taken_when_they_come(elastic):
+    """Three epochs and an end: taken by the clock, each would have waited for it."""
+    assert elastic[1]["seconds"] < PATIENCE
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "spark"])

@@ -32,7 +32,10 @@ LAUNCHERS = ("ray", "torchrun")
 SLICE_S, SLICE_STEPS, EPOCH_SLICES = 1.0, 8, 20
 """The shortest slice, in seconds and in optimizer steps; and the fewest slices of an epoch, whose last has its validation."""
 
-SETTLE_S, START_S, WARM_STEPS = 0.05, 120.0, 20
+SETTLE_S, START_S, WARM_STEPS = 0.25, 120.0, 20
+"""Seconds of a slice before it counts, in which timers that came due while a side stood still have their say; seconds in which a
+side must come to train; and the steps after which it is warm."""
+
 ROWS, VALIDATIONS = range(2)
 """What a worker's shared counters are, in a file that has its process id as its name."""
 

@@ -33,7 +33,7 @@ SLICE_S, SLICE_STEPS, EPOCH_SLICES = 1.0, 8, 20
 """The shortest slice, in seconds and in optimizer steps; and the fewest slices of an epoch, whose last has its validation."""
 
 SETTLE_S, START_S, WARM_STEPS = 0.25, 120.0, 20
-"""Seconds of a slice before it counts, in which timers that came due while a side stood still have their say; seconds in which a
+"""Seconds before a slice counts, in which timers that came due while the side stood still have their say; seconds in which a
 side must come to train; and the steps after which it is warm."""
 
 ROWS, VALIDATIONS = range(2)

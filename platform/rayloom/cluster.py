@@ -22,9 +22,6 @@ import ray.data
 import ray.exceptions
 from ray._private.grpc_utils import init_grpc_channel
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
-from ray.data._internal.cluster_autoscaler import ClusterAutoscaler
-from ray.data._internal.execution import streaming_executor
-from ray.data._internal.execution.interfaces import ExecutionResources
 from ray.data._internal.stats import _StatsManager
 from ray.util import placement_group_table
 
@@ -95,12 +92,6 @@ def _joined(address: str) -> Iterator[Cluster]:
         yield Cluster(local=False)
     finally:
         ray.shutdown()
-
-
-def is_own() -> bool:
-    """Whether this process has started the cluster that it is connected to: a cluster of this machine."""
-    node: Any = ray._private.worker._global_node
-    return node.head
 
 
 def greet(address: str) -> None:
@@ -179,8 +170,8 @@ def _configure_data() -> None:
 
 @contextmanager
 def _data_alone() -> Iterator[None]:
-    """Ray Data without its two services, on a cluster of this machine alone: an actor that counts for a dashboard, and has the
-    first dataset wait for seconds, and one that asks for nodes. Each is a process that wakes up 100 times a second."""
+    """Ray Data without the actor that counts for a dashboard, on a cluster that has none: the first dataset would wait seconds
+    for it, and it is a process that wakes up 100 times a second."""
     quiet: dict[str, Any] = {
         "gen_dataset_id_from_stats_actor": lambda: uuid4().hex,
         "register_dataset_to_stats_actor": lambda *_: None,
@@ -188,32 +179,13 @@ def _data_alone() -> Iterator[None]:
         "update_iteration_metrics": lambda *_: None,
     }
     told = {name: vars(_StatsManager)[name] for name in quiet}
-    scale = streaming_executor.create_cluster_autoscaler
     try:
         for name, silent in quiet.items():
             setattr(_StatsManager, name, staticmethod(silent))
-        streaming_executor.create_cluster_autoscaler = lambda *_, **__: _ThisMachine()
         yield
     finally:
-        streaming_executor.create_cluster_autoscaler = scale
         for name, telling in told.items():
             setattr(_StatsManager, name, telling)
-
-
-class _ThisMachine(ClusterAutoscaler):
-    """Lets Ray Data have what there is."""
-
-    def __init__(self) -> None:
-        self.all = ExecutionResources.from_resource_dict(ray.cluster_resources())
-
-    def try_trigger_scaling(self) -> None:
-        pass
-
-    def on_executor_shutdown(self) -> None:
-        pass
-
-    def get_total_resources(self) -> ExecutionResources:
-        return self.all
 
 
 @contextmanager

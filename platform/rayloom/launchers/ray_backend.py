@@ -12,9 +12,8 @@ from typing import Any
 
 import ray
 from ray.train.backend import Backend, BackendConfig
-from ray.train.v2._internal.execution.context import TrainRunContext, get_train_context
+from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.controller import TrainController
-from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
@@ -73,16 +72,6 @@ def _tell_the_end(training: Thread, reports: Queue) -> None:
     training.join()
     with reports.not_empty:
         reports.not_empty.notify_all()
-
-
-class SmallCluster(FixedScalingPolicy):
-    """For a cluster of one machine: does not start, and wait for, the actor that would be asked for more nodes."""
-
-    def after_controller_start(self, train_run_context: TrainRunContext) -> None:
-        pass
-
-    def _maybe_send_resource_request(self) -> None:
-        pass
 
 
 class Group(WorkerGroup):

@@ -12,14 +12,13 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
-from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayloom import cluster, config
+from rayloom import config
 from rayloom.datasets import Encoded
 from rayloom.features import FeatureState
 from rayloom.launchers import failures, ray_worker, room
-from rayloom.launchers.ray_backend import Controller, OwnGroup, SmallCluster
+from rayloom.launchers.ray_backend import Controller, OwnGroup
 from rayloom.launchers.result import Result, collect, folder_of
 
 ABORT_S = 10
@@ -65,9 +64,8 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
 class _Trainer(TorchTrainer):
     """TorchTrainer whose workers start sooner.
 
-    It goes without actors that would start, with seconds of imports, while the workers do: one that hands out datasets, of
-    which there are none, one that removes the placement group of a controller that died, which ends with the job, and, on a
-    cluster of this machine, one that asks for nodes.
+    It goes without two actors that would start, with seconds of imports, while the workers do: one that hands out datasets, of
+    which there are none, and one that removes the placement group of a controller that died, which ends with the job.
     """
 
     def _initialize_and_run_controller(self, **given: Any) -> Any:
@@ -75,8 +73,6 @@ class _Trainer(TorchTrainer):
         and exits with 0, so that an interrupted run would pass for a whole one."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         users = get_env_vars_to_propagate()
-        if cluster.is_own() and isinstance(given["scaling_policy"], FixedScalingPolicy):
-            given["scaling_policy"] = SmallCluster(given["scaling_policy"].scaling_config)
         controller: Any = ray.remote(num_cpus=0)(Controller).options(scheduling_strategy=here).remote(users, **given)
         try:
             ray.get(controller.run.remote())

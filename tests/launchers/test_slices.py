@@ -32,7 +32,7 @@ def test_launchers_and_the_bare_loop_take_turns_on_cpus_for_one(pipeline, traini
 
     monkeypatch.setattr(slices._Side, "slice", watched)
     free = cluster.free_cpus()
-    found = slices.measure(pipeline, training_state, tabular_rows, NAMES, 50_000.0, 4.0, tmp_path)
+    found = slices.measure(pipeline, training_state, tabular_rows, NAMES, 50_000.0, 6.0, tmp_path)
     assert list(found) == [*NAMES, "bare"] and {len(speeds) for speeds in found.values()} == {len(found["bare"])}
     assert min(speed for speeds in found.values() for speed in speeds) > 0
     assert all(stood_still) and len(stood_still) >= 6

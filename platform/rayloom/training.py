@@ -178,7 +178,7 @@ class Loop:
         self.backward(parts[-1], rows)
         if self.settings.clip_norm:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+            nn.utils.clip_grad_norm_(self.weights, self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         for weight in self.weights:  # the optimizer's own zero_grad has a profiler look on

@@ -92,10 +92,13 @@ def test_an_average_goes_on_where_it_was():
     assert torch.equal(left.model.weight, right.model.weight)
 
 
-def test_a_run_that_goes_on_has_the_settings_of_now(model):
+@pytest.mark.parametrize("lr", [0.1, 0.02])
+def test_a_run_that_goes_on_has_the_settings_of_now(model, lr):
     before, made = (optimizer(model, config.Train(weight_decay=decay), 0.1) for decay in (0.5, 0.25))
     model[1].weight.grad = torch.ones_like(model[1].weight)
     before.step()
     restore(made, before.state_dict())
+    schedule(config.Train(lr=lr, warmup=0.0), 1, 10).set(made, 4)
+    assert [group["lr"] for group in made.param_groups] == pytest.approx([lr * factor(4, 0, 10, "cosine")] * 2)
     assert [group["weight_decay"] for group in made.param_groups] == [0.25, 0.0]
     assert torch.equal(made.state[model[1].weight]["exp_avg"], before.state[model[1].weight]["exp_avg"])

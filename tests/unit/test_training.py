@@ -261,7 +261,7 @@ def summed_and_its_gradient(logits: torch.Tensor, loss) -> tuple[torch.Tensor, t
 
 def assert_alike(logits, ours, torchs) -> None:
     for found, expected in zip(summed_and_its_gradient(logits, ours), summed_and_its_gradient(logits, torchs), strict=True):
-        assert torch.allclose(found, expected, atol=1e-5)
+        assert torch.allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
 import grpc
 import psutil
@@ -22,10 +20,9 @@ import ray.data
 import ray.exceptions
 from ray._private.grpc_utils import init_grpc_channel
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
-from ray.data._internal.stats import _StatsManager
 from ray.util import placement_group_table
 
-from rayloom import config, environment, tcp
+from rayloom import alone, config, environment, tcp
 from rayloom.errors import ResourceError
 
 GREETING_SECONDS = 5.0
@@ -136,26 +133,17 @@ def _started(ports: list[int]) -> Iterator[Cluster]:
         log_to_driver=False,
         logging_level=logging.WARNING,
     )
-    _end_the_idle()
+    alone.end_the_idle()
     cluster = Cluster(local=True)
     try:
         _configure_data()
-        with _data_alone():
+        with alone.services_here():
             yield cluster
             cluster.leftovers += held_in_cluster()
     finally:
         started = environment.marked_processes(mark)
         ray.shutdown()
         cluster.leftovers += left_on_machine(mark, ports, started)
-
-
-def _end_the_idle() -> None:
-    """Ends what serves nobody on a cluster of this machine alone: the scaler of nodes, the server of a dashboard that is not
-    there, and the one that copies workers' output here, which we do not ask for. `ray.init` would have them start for seconds
-    and look around for as long as the cluster lives: a twentieth of two CPUs."""
-    node: Any = ray._private.worker._global_node
-    for end in (node.kill_monitor, node.kill_dashboard, node.kill_log_monitor):
-        end(check_alive=False)
 
 
 def _configure_data() -> None:
@@ -166,26 +154,6 @@ def _configure_data() -> None:
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-
-
-@contextmanager
-def _data_alone() -> Iterator[None]:
-    """Ray Data without the actor that counts for a dashboard, on a cluster that has none: the first dataset would wait seconds
-    for it, and it is a process that wakes up 100 times a second."""
-    quiet: dict[str, Any] = {
-        "gen_dataset_id_from_stats_actor": lambda: uuid4().hex,
-        "register_dataset_to_stats_actor": lambda *_: None,
-        "update_execution_metrics": lambda *_: None,
-        "update_iteration_metrics": lambda *_: None,
-    }
-    told = {name: vars(_StatsManager)[name] for name in quiet}
-    try:
-        for name, silent in quiet.items():
-            setattr(_StatsManager, name, staticmethod(silent))
-        yield
-    finally:
-        for name, telling in told.items():
-            setattr(_StatsManager, name, telling)
 
 
 @contextmanager

@@ -1,17 +1,16 @@
 """The contract of the launchers: the same seed, rows and number of workers give the same model, whoever starts the workers."""
 
-import json
 import signal
-import sys
 import time
 from contextlib import nullcontext
 from functools import partial
 
 import pytest
+import ray
 import torch
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
 
-from rayloom.launchers import ray_backend, ray_train, spark
+from rayloom.launchers import ray_backend, spark
 from rayloom.launchers.result import Result
 from tests.launchers.conftest import SHARED, at_once, pipeline_changes, quiet
 
@@ -121,43 +120,43 @@ def test_spark_leaves_ctrl_c_to_the_job(tabular):
 
 
 @pytest.fixture(scope="module")
-def elastic(launch, tabular_rows, tmp_path_factory) -> tuple[Result, dict]:
-    """A run that wants three workers of two CPUs, with a variable of the user's, and what its controller says after it."""
-    told = tmp_path_factory.mktemp("controller") / "told.json"
+def elastic(launch, tabular_rows) -> tuple[Result, list[dict], float]:
+    """A run that wants three workers of two CPUs, with a variable of the user's; what workers were given; its seconds."""
+    given = []
 
-    class Telling(ray_backend.Controller):
-        async def run(self):
-            await super().run()
-            modules, given = sorted({"torch", "ray.train"} & set(sys.modules)), get_env_vars_to_propagate()
-            told.write_text(json.dumps({"modules": modules, "given": given}))
+    class Noting(ray_backend.Group):
+        def _create_workers(self, *arguments, **named):
+            given.append(get_env_vars_to_propagate())
+            return super()._create_workers(*arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_train, "Controller", Telling)
+        patch.setattr(ray_backend.Controller, "worker_group_cls", Noting)
         patch.setenv(ray_backend.POLL, str(PATIENCE))
         began = time.monotonic()
         result = launch("ray", {**pipeline_changes(3), "train.min_workers": 1}, tabular_rows)
         seconds = time.monotonic() - began
-    return result, {**json.loads(told.read_text()), "seconds": seconds}
+    return result, given, seconds
 
 
 def test_an_elastic_run_trains_on_the_workers_that_the_cluster_has(elastic):
-    result, _ = elastic
+    result = elastic[0]
     assert (result.best.progress()["world_size"], len(result.history)) == (2, 3)
 
 
-def test_ray_trains_controller_starts_without_torch(elastic):
-    """It starts before the workers do, so what it imports is waited for."""
-    assert elastic[1]["modules"] == ["ray.train"]
+def test_no_actor_stands_beside_ray_trains_workers(elastic):
+    """Each would be a process that starts beside them, and wakes up a hundred times a second."""
+    started = {actor["ActorClassName"] for actor in ray._private.state.actors().values()}
+    assert "Worker" in started and not started & {"Controller", "TrainController", "SynchronizationActor", "DatasetManager"}
 
 
 def test_ray_trains_workers_get_the_users_variables_and_no_others(elastic):
     """With any, each of their processes starts twice."""
-    assert elastic[1]["given"] == {ray_backend.POLL: str(PATIENCE)}
+    assert elastic[1] == [{ray_backend.POLL: str(PATIENCE)}]
 
 
 def test_a_report_and_the_end_are_taken_when_they_come(elastic):
     """Three epochs and an end: taken by the clock, each would have waited for it."""
-    assert elastic[1]["seconds"] < PATIENCE
+    assert elastic[2] < PATIENCE
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "spark"])

@@ -14,7 +14,7 @@ import ray
 import torch
 from ray.util import placement_group_table
 
-from rayloom import checkpoints, environment
+from rayloom import checkpoints
 from rayloom.errors import DivergedError, TrainingError
 from rayloom.launchers.result import Result
 from tests.conftest import wait_for
@@ -121,16 +121,8 @@ def test_an_interrupted_run_leaves_no_process_and_no_claim(faulty, launcher, ctr
         run()
     workers = [int(line.split()[0]) for line in (folder / "processes").read_text().splitlines()]
     wait_for(lambda: not any(map(psutil.pid_exists, workers)), 10)
-    wait_for(lambda: not controllers(), 10)
     wait_for(lambda: {group["state"] for group in placement_group_table().values()} <= {"REMOVED"}, 10)
     wait_for(lambda: ray.available_resources().get("CPU") == 2, 10)
-
-
-def controllers() -> list[int]:
-    """Process ids of Ray Train's controllers of this test run."""
-    ours = {process.pid for process in environment.marked_processes(os.environ[environment.MARK])}
-    found = [(one.pid, one.info["name"] or "") for one in psutil.process_iter(["name"])]
-    return [pid for pid, name in found if pid in ours and name.startswith("ray::Controller")]
 
 
 @pytest.fixture

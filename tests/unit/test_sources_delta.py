@@ -1,6 +1,8 @@
 """Delta tables: as they are, at a version, at a time."""
 
 import datetime
+import os
+import re
 import sys
 from decimal import Decimal
 
@@ -46,6 +48,21 @@ def test_declared_columns_alone_come(tmp_path, raw):
 def test_a_time_has_the_rows_of_its_version(tmp_path, raw, version):
     found = rows(tmp_path, kind="delta", path=raw, timestamp=written_at(raw, version).isoformat())
     assert len(found) == version + 1
+
+
+def test_times_are_those_of_the_log_and_not_of_its_files(tmp_path, raw):
+    """A copy's files are all of its own time."""
+    found = written_at(raw, 1)
+    for file in (raw / "_delta_log").iterdir():
+        os.utime(file, (found.timestamp() + 60,) * 2)
+    assert len(rows(tmp_path, kind="delta", path=raw, timestamp=found.isoformat())) == 2
+
+
+def test_a_log_without_times_is_refused(tmp_path, raw):
+    for file in (raw / "_delta_log").iterdir():
+        file.write_text(re.sub(r'"timestamp":\d+,', "", file.read_text()))
+    said = refusal(tmp_path, kind="delta", path=raw, timestamp="2024-07-01T00:00:00Z")
+    assert said.endswith("has no times; name etl.sources.raw.version instead.")
 
 
 def test_a_version_that_is_not_there_is_refused_with_the_latest(tmp_path, raw):

@@ -1,22 +1,31 @@
-"""What Ray Train's controller imports: nothing of torch, which `rayloom.launchers.ray_train` does.
+"""How Ray Train's controller and workers differ from Ray's own: the controller runs in the process that launches, no actor
+stands between ranks, and a worker answers when it has something to tell.
 
-Workers start after the controller has, so its seconds are theirs. Ray's own set-up of torch has it import torch first.
+Each actor less is a process less that starts beside the workers, with seconds of imports, and then wakes up a hundred times a
+second beside the training. Workers import this module before they train, so it imports nothing of torch.
 """
 
 import asyncio
-import logging
 import os
+import socket
+from contextlib import closing
 from queue import Queue
 from threading import Thread
 from typing import Any
 
 import ray
+from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import autoscaling_coordinator_client
+from ray.train.v2._internal.execution.training_report import _TrainingReport
+from ray.train.v2._internal.execution.worker_group import state, worker_group
 from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
-from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
+from ray.train.v2.api.result import Result
+
+from rayloom import environment
 
 POLL = "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"
 
@@ -28,22 +37,50 @@ SETTINGS = {
 }
 """What a controller reads from its environment when it is made, where the user has not set it."""
 
-TURN_S, GRACE_S = 0.05, 5.0
-"""How long the controller leaves to other callers between two polls; how late an answer may be."""
-
-
-class SharedGpus(Backend):
-    share_cuda_visible_devices = True  # NCCL moves data between GPUs of a node directly where each sees the other
+PAUSE_S, GRACE_S = 0.05, 5.0
+"""How long the controller waits between two polls at least; how late an answer may be."""
 
 
 class OwnGroup(BackendConfig):
-    """Leaves the process group to the workers (`rayloom.launchers.ray_worker`)."""
+    """Leaves the process group to the workers (`rayloom.launchers.ray_worker`), and tells them where they meet."""
 
     backend = "own"  # TorchTrainer asks for it
 
     @property
     def backend_cls(self) -> type[Backend]:
-        return SharedGpus
+        return Meeting
+
+
+class Meeting(Backend):
+    """Tells all ranks where rank 0 listens, in the variables that torch names for it."""
+
+    share_cuda_visible_devices = True  # NCCL moves data between GPUs of a node directly where each sees the other
+
+    def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        if len(worker_group) > 1:
+            worker_group.execute(be_told, worker_group.execute_single(0, listen))
+
+
+listening: list[socket.socket] = []
+"""Where rank 0 listens, in its process, until its store takes it over."""
+
+
+def listen() -> dict[str, str]:
+    """Listens on a port that the system picks, so that two runs at once do not collide; torch's variables for it."""
+    host = ray.util.get_node_ip_address()
+    listening.append(socket.create_server((host, 0)))
+    return {"MASTER_ADDR": host, "MASTER_PORT": str(listening[0].getsockname()[1])}
+
+
+def be_told(meeting: dict[str, str]) -> None:
+    os.environ.update(meeting)
+
+
+def report(metrics: dict[str, float]) -> None:
+    """Reports an epoch, as `ray.train.report` does; without a checkpoint, for whose folder ranks would have to meet."""
+    context = get_train_context()
+    context.report_call_index += 1
+    context._wait_then_report(_TrainingReport(None, metrics, False), context.report_call_index)
 
 
 class Worker(RayTrainWorker):
@@ -74,37 +111,86 @@ def _tell_the_end(training: Thread, reports: Queue) -> None:
         reports.not_empty.notify_all()
 
 
-class Group(WorkerGroup):
+class Group(worker_group.WorkerGroup):
     _worker_cls = Worker
+
+    def _init_train_context_on_workers(self, workers: list, sync_actor: Any, train_context_args: dict[str, list]) -> None:
+        """As Ray's, but for the handles of actors that are not there: of the controller and of the ranks' barrier."""
+        ray.get(
+            [
+                worker.actor.init_train_context.remote(
+                    train_run_context=self._train_run_context,
+                    distributed_context=worker.distributed_context,
+                    synchronization_actor=None,
+                    storage_context=self._storage_context,
+                    worker_callbacks=self._worker_callbacks_to_propagate,
+                    controller_actor=None,
+                    **{name: values[number] for name, values in train_context_args.items()},
+                )
+                for number, worker in enumerate(workers)
+            ]
+        )
+        self._decorate_worker_log_file_paths(workers)
+
+
+class NoBarrier:
+    """Stands where Ray Train starts an actor at which ranks meet: ours need none for reports (`report`), nor to find each other
+    (`Meeting`)."""
+
+    @classmethod
+    def options(cls, **_: Any) -> type["NoBarrier"]:
+        return cls
+
+    @classmethod
+    def remote(cls, **_: Any) -> "NoBarrier":
+        return cls()
+
+
+# Of a controller in this process alone: another's, such as a user's own TorchTrainer starts, is a process that has Ray's.
+worker_group.SynchronizationActor = NoBarrier  # type: ignore[assignment, misc]
+state._shutdown_sync_actor = lambda barrier: None  # type: ignore[assignment]
+# The one that shares out CPUs: that which Ray Data has by now (`rayloom.alone`).
+autoscaling_coordinator_client.get_or_create_autoscaling_coordinator = lambda: (
+    default_autoscaling_coordinator.get_or_create_autoscaling_coordinator()
+)
 
 
 class Controller(TrainController):
-    """Ray Train's controller with its settings as an argument, and workers that say when to ask again.
-
-    Ray gives them as a runtime environment, which the workers inherit: a process that has one imports Ray twice, and those of
-    a short run took a seventh of the way to its first step for it.
-    """
+    """Ray Train's controller, run by who makes it, with workers that say when to ask again."""
 
     worker_group_cls = Group
 
-    def __init__(self, users: dict[str, str], **given: Any):
+    def __init__(self, **given: Any):
         """
         Args:
-            users: what of Ray Train's variables the user has set; the workers get them, too.
             given: as Ray's.
         """
-        os.environ.update(users)
-        logging.getLogger("ray._private.worker").setLevel(logging.ERROR)  # it warns of the controller's own blocking calls
-        own = SETTINGS.keys() - os.environ.keys()
-        os.environ.update({name: SETTINGS[name] for name in own})
-        super().__init__(**given)
+        with environment.variables({name: value for name, value in SETTINGS.items() if name not in os.environ}):
+            super().__init__(**given)
         self._health_check_interval_s += GRACE_S
-        for name in own:  # or Ray would give it to the workers
-            del os.environ[name]
+
+    def end_workers(self) -> None:
+        if self._worker_group and self._worker_group.has_started():
+            self._worker_group.abort()
 
     async def _poll_workers(self) -> Any:
-        await asyncio.sleep(TURN_S)  # whoever wants to end the run has his turn
-        if self.get_state().is_terminal():  # ended: Ray looks only where it has paused, and its loop would go on for good
-            ray.actor.exit_actor()
-        self._latest_poll_time = float("-inf")  # no pause: the workers' answers are one
+        await asyncio.sleep(PAUSE_S)
+        self._latest_poll_time = float("-inf")  # no other pause: the workers' answers are one
         return await super()._poll_workers()
+
+
+def follow(**given: Any) -> Result:
+    """Trains to the end, and tells how it was; Ctrl-C ends the workers, too.
+
+    Args:
+        given: what a controller is given.
+    """
+    loop = asyncio.new_event_loop()  # asyncio.run would only note a Ctrl-C, and look a poll later
+    with closing(loop):
+        controller = Controller(**given)
+        try:
+            loop.run_until_complete(controller.run())
+        except KeyboardInterrupt:
+            controller.end_workers()
+            raise
+    return controller.get_result()

@@ -1,28 +1,21 @@
 """Launcher `ray`: Ray Train's TorchTrainer starts the workers, watches them, and starts them again where one fails."""
 
 import time
-from contextlib import suppress
 from typing import Any
 
 import ray
 import ray.train
-from ray.exceptions import RayError
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-from ray.train.v2._internal.constants import get_env_vars_to_propagate
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayloom import config
 from rayloom.datasets import Encoded
 from rayloom.features import FeatureState
 from rayloom.launchers import failures, ray_worker, room
-from rayloom.launchers.ray_backend import Controller, OwnGroup
+from rayloom.launchers.ray_backend import OwnGroup, follow
 from rayloom.launchers.result import Result, collect, folder_of
-
-ABORT_S = 10
-"""Seconds that an interrupted run waits for its workers to end."""
 
 SUPERFLUOUS = (DatasetsCallback, PlacementGroupCleanerCallback)
 
@@ -41,7 +34,6 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
     folder = folder_of(pipeline, run)
     trainer = _Trainer(
         ray_worker.run,
-        # By reference: Ray Train's controller reads the configuration, too, and with it would import torch first.
         train_loop_config={"job": ray.put(ray_worker.Given(pipeline, state, splits, folder))},
         torch_config=OwnGroup(),  # type: ignore[arg-type]
         scaling_config=ScalingConfig(
@@ -49,8 +41,11 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
             use_gpu=settings.gpu,
             resources_per_worker=room.per_worker(settings),
         ),
-        run_config=RunConfig(
-            name="ray-train", storage_path=str(folder.parent), failure_config=FailureConfig(max_failures=settings.max_failures)
+        run_config=RunConfig(  # type: ignore[call-arg]  # of Ray Train's second version
+            name="ray-train",
+            storage_path=str(folder.parent),
+            failure_config=FailureConfig(max_failures=settings.max_failures),
+            logging_config=LoggingConfig(log_level="CRITICAL"),  # on the console; its file has everything
         ),
     )
     try:
@@ -62,25 +57,13 @@ def launch(pipeline: config.Pipeline, state: FeatureState, splits: dict[str, Enc
 
 
 class _Trainer(TorchTrainer):
-    """TorchTrainer whose workers start sooner.
-
-    It goes without two actors that would start, with seconds of imports, while the workers do: one that hands out datasets, of
-    which there are none, and one that removes the placement group of a controller that died, which ends with the job.
+    """TorchTrainer that runs its controller here, and goes without two actors that would start, with seconds of imports, while
+    the workers do: one that hands out datasets, of which there are none, and one that removes the placement group of a
+    controller that died, which ends with this process.
     """
 
     def _initialize_and_run_controller(self, **given: Any) -> Any:
-        """As Ray's, but with our controller, and without a handler of Ctrl-C: Ray's stays for good, keeps the controller alive,
-        and exits with 0, so that an interrupted run would pass for a whole one."""
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        users = get_env_vars_to_propagate()
-        controller: Any = ray.remote(num_cpus=0)(Controller).options(scheduling_strategy=here).remote(users, **given)
-        try:
-            ray.get(controller.run.remote())
-            return ray.get(controller.get_result.remote())
-        except KeyboardInterrupt:
-            with suppress(RayError):  # its process ends instead of an answer
-                ray.get(controller.abort.remote(), timeout=ABORT_S)
-            raise
+        return follow(**given)
 
     def _create_default_callbacks(self) -> list:
         given = super()._create_default_callbacks()  # type: ignore[misc]  # of Ray Train's second version

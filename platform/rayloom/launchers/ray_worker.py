@@ -1,18 +1,18 @@
 """What a Ray Train worker does: joins the others, takes its rows from Ray's object store, and runs the training loop."""
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import ray
 import ray.train
-from ray.train.collective import broadcast_from_rank_zero
 from torch.distributed import TCPStore
 
 from rayloom import config, training
 from rayloom.datasets import Encoded
 from rayloom.features import FeatureState
-from rayloom.launchers import failures, session
+from rayloom.launchers import failures, ray_backend, session
 from rayloom.launchers.group import process_group
 from rayloom.worker import Worker
 
@@ -46,7 +46,7 @@ def run(given: dict[str, ray.ObjectRef]) -> None:
             timeline["group joined"] = time.time()
             shards = {name: encoded.shard(rank, world_size) for name, encoded in job.splits.items()}
             timeline["rows read"] = time.time()
-            worker = Worker(rank, world_size, device, job.folder, ray.train.report, timeline)
+            worker = Worker(rank, world_size, device, job.folder, ray_backend.report, timeline)
             training.train(job.pipeline, job.state, worker, shards)
 
 
@@ -59,8 +59,9 @@ def _device(settings: config.Train) -> str:
 
 
 def _store(rank: int, world_size: int) -> TCPStore:
-    """Where ranks find each other: rank 0 listens on a port that the system picks, so that two runs at once do not collide."""
-    host = ray.util.get_node_ip_address()
-    store = TCPStore(host, 0, world_size, is_master=True, wait_for_workers=False) if rank == 0 else None
-    host, port = broadcast_from_rank_zero((host, store.port if store else 0))
-    return store or TCPStore(host, port, world_size, is_master=False)
+    """Where ranks find each other; rank 0 already listens (`ray_backend.listen`)."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if rank > 0:
+        return TCPStore(host, port, world_size, is_master=False)
+    taken = ray_backend.listening.pop().detach()
+    return TCPStore(host, port, world_size, is_master=True, wait_for_workers=False, master_listen_fd=taken)

@@ -77,14 +77,26 @@ def _at(table: Any, settings: config.Delta, place: str) -> Any:
         with _explained(place, f"{settings.path} at version {settings.version}"):
             table.load_as_version(settings.version)
     if settings.timestamp is not None:
-        moment = datetime.datetime.fromisoformat(settings.timestamp)
-        first = datetime.datetime.fromtimestamp(min(entry["timestamp"] for entry in table.history()) / 1000, datetime.UTC)
-        if moment < first:
-            said = f"{settings.path} began at {first.isoformat()}, after {settings.timestamp}"
-            raise SourceError(f"{place}: {said}; correct {place}.timestamp.")
+        version = _version_at(table, settings, place)
         with _explained(place, f"{settings.path} at {settings.timestamp}"):
-            table.load_as_version(moment)
+            table.load_as_version(version)
     return table
+
+
+def _version_at(table: Any, settings: config.Delta, place: str) -> int:
+    """The newest version that was written until a moment, by what the table's log says.
+
+    deltalake would look at its files' times instead, which are a millisecond later now and then, and others in a copy.
+    """
+    moment = datetime.datetime.fromisoformat(str(settings.timestamp))
+    said = ((entry["version"], entry.get("inCommitTimestamp", entry.get("timestamp"))) for entry in table.history())
+    written = {version: datetime.datetime.fromtimestamp(at / 1000, datetime.UTC) for version, at in said if at is not None}
+    if not written:
+        raise SourceError(f"{place}: the log of {settings.path} has no times; name {place}.version instead.")
+    if moment < min(written.values()):
+        began = f"{settings.path} began at {min(written.values()).isoformat()}, after {settings.timestamp}"
+        raise SourceError(f"{place}: {began}; correct {place}.timestamp.")
+    return max(version for version, at in written.items() if at <= moment)
 
 
 def fetch(opened: Opened, scratch: Path) -> Fetched:

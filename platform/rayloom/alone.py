@@ -26,7 +26,7 @@ def end_the_idle() -> None:
 @contextmanager
 def services_here() -> Iterator[None]:
     """Ray Data without the actor that counts for a dashboard, and with the one that shares out CPUs in this process: the first
-    dataset would wait seconds for each. `rayloom.launchers.ray_backend` has Ray Train ask the same."""
+    dataset would wait seconds for each. `rayloom.launchers.ray_controller` has Ray Train ask the same."""
     coordinator = Here(Coordinator(send_resources_request=lambda *_, **__: None))
     quiet: dict[str, Any] = {
         "gen_dataset_id_from_stats_actor": staticmethod(lambda: uuid4().hex),

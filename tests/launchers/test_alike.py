@@ -10,7 +10,7 @@ import ray
 import torch
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
 
-from rayloom.launchers import ray_backend, spark
+from rayloom.launchers import ray_backend, ray_controller, spark
 from rayloom.launchers.result import Result
 from tests.launchers.conftest import SHARED, at_once, pipeline_changes, quiet
 
@@ -124,13 +124,13 @@ def elastic(launch, tabular_rows) -> tuple[Result, list[dict], float]:
     """A run that wants three workers of two CPUs, with a variable of the user's; what workers were given; its seconds."""
     given = []
 
-    class Noting(ray_backend.Group):
+    class Noting(ray_controller.Group):
         def _create_workers(self, *arguments, **named):
             given.append(get_env_vars_to_propagate())
             return super()._create_workers(*arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_backend.Controller, "worker_group_cls", Noting)
+        patch.setattr(ray_controller.Controller, "worker_group_cls", Noting)
         patch.setenv(ray_backend.POLL, str(PATIENCE))
         began = time.monotonic()
         result = launch("ray", {**pipeline_changes(3), "train.min_workers": 1}, tabular_rows)

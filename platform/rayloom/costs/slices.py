@@ -69,7 +69,7 @@ def measure(
     longer = {**splits, "train": Encoded(splits["train"].blocks * times, splits["train"].sizes * times)}
     sides = [_Side(name, folder / name) for name in [*names, "bare"]]
     # A worker's wait for something to tell Ray Train goes on while it is stopped: so much longer, it is as rare as in a run.
-    patience = {ray_backend.POLL: str(len(sides) * float(ray_backend.SETTINGS[ray_backend.POLL]))}
+    patience = {ray_backend.POLL: str(len(sides) * ray_backend.POLL_S)}
     with ExitStack() as stack, environment.variables(patience):
         for side in sides:
             endless = _endless(pipeline, side, len(names))

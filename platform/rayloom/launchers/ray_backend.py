@@ -1,44 +1,24 @@
-"""How Ray Train's controller and workers differ from Ray's own: the controller runs in the process that launches, no actor
-stands between ranks, and a worker answers when it has something to tell.
+"""What Ray Train does in a worker's process, our way: ranks meet without an actor between them, and a worker answers when it
+has something to tell.
 
-Each actor less is a process less that starts beside the workers, with seconds of imports, and then wakes up a hundred times a
-second beside the training. Workers import this module before they train, so it imports nothing of torch.
+Workers import this module before they train, so it imports nothing of torch.
 """
 
-import asyncio
 import os
 import socket
-from contextlib import closing
 from queue import Queue
 from threading import Thread
 from typing import Any
 
 import ray
-from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.execution.context import get_train_context
-from ray.train.v2._internal.execution.controller import TrainController
-from ray.train.v2._internal.execution.scaling_policy import autoscaling_coordinator_client
 from ray.train.v2._internal.execution.training_report import _TrainingReport
-from ray.train.v2._internal.execution.worker_group import state, worker_group
 from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
-from ray.train.v2.api.result import Result
 
-from rayloom import environment
-
-POLL = "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"
-
-SETTINGS = {
-    # How long a worker that has nothing to tell lets the controller wait; Ray's own default, of its own kind of poll.
-    POLL: "2",
-    # It looks for spot nodes that are about to go: a process more at each start, where a lost worker is replaced anyway.
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-}
-"""What a controller reads from its environment when it is made, where the user has not set it."""
-
-PAUSE_S, GRACE_S = 0.05, 5.0
-"""How long the controller waits between two polls at least; how late an answer may be."""
+POLL, POLL_S = "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", 2.0
+"""How long a worker that has nothing to tell lets the controller wait; the name and the default of Ray's own kind of poll."""
 
 
 class OwnGroup(BackendConfig):
@@ -99,7 +79,7 @@ class Worker(RayTrainWorker):
         here = get_train_context().execution_context
         reports, runner = here.result_queue, here.training_thread_runner
         with reports.not_empty:
-            patience = float(os.environ.get(POLL, SETTINGS[POLL]))
+            patience = float(os.environ.get(POLL, POLL_S))
             reports.not_empty.wait_for(lambda: reports.queue or not runner.is_running(), patience)
         return super().poll_status()
 
@@ -109,88 +89,3 @@ def _tell_the_end(training: Thread, reports: Queue) -> None:
     training.join()
     with reports.not_empty:
         reports.not_empty.notify_all()
-
-
-class Group(worker_group.WorkerGroup):
-    _worker_cls = Worker
-
-    def _init_train_context_on_workers(self, workers: list, sync_actor: Any, train_context_args: dict[str, list]) -> None:
-        """As Ray's, but for the handles of actors that are not there: of the controller and of the ranks' barrier."""
-        ray.get(
-            [
-                worker.actor.init_train_context.remote(
-                    train_run_context=self._train_run_context,
-                    distributed_context=worker.distributed_context,
-                    synchronization_actor=None,
-                    storage_context=self._storage_context,
-                    worker_callbacks=self._worker_callbacks_to_propagate,
-                    controller_actor=None,
-                    **{name: values[number] for name, values in train_context_args.items()},
-                )
-                for number, worker in enumerate(workers)
-            ]
-        )
-        self._decorate_worker_log_file_paths(workers)
-
-
-class NoBarrier:
-    """Stands where Ray Train starts an actor at which ranks meet: ours need none for reports (`report`), nor to find each other
-    (`Meeting`)."""
-
-    @classmethod
-    def options(cls, **_: Any) -> type["NoBarrier"]:
-        return cls
-
-    @classmethod
-    def remote(cls, **_: Any) -> "NoBarrier":
-        return cls()
-
-
-# Of a controller in this process alone: another's, such as a user's own TorchTrainer starts, is a process that has Ray's.
-worker_group.SynchronizationActor = NoBarrier  # type: ignore[assignment, misc]
-state._shutdown_sync_actor = lambda barrier: None  # type: ignore[assignment]
-# The one that shares out CPUs: that which Ray Data has by now (`rayloom.alone`).
-autoscaling_coordinator_client.get_or_create_autoscaling_coordinator = lambda: (
-    default_autoscaling_coordinator.get_or_create_autoscaling_coordinator()
-)
-
-
-class Controller(TrainController):
-    """Ray Train's controller, run by who makes it, with workers that say when to ask again."""
-
-    worker_group_cls = Group
-
-    def __init__(self, **given: Any):
-        """
-        Args:
-            given: as Ray's.
-        """
-        with environment.variables({name: value for name, value in SETTINGS.items() if name not in os.environ}):
-            super().__init__(**given)
-        self._health_check_interval_s += GRACE_S
-
-    def end_workers(self) -> None:
-        if self._worker_group and self._worker_group.has_started():
-            self._worker_group.abort()
-
-    async def _poll_workers(self) -> Any:
-        await asyncio.sleep(PAUSE_S)
-        self._latest_poll_time = float("-inf")  # no other pause: the workers' answers are one
-        return await super()._poll_workers()
-
-
-def follow(**given: Any) -> Result:
-    """Trains to the end, and tells how it was; Ctrl-C ends the workers, too.
-
-    Args:
-        given: what a controller is given.
-    """
-    loop = asyncio.new_event_loop()  # asyncio.run would only note a Ctrl-C, and look a poll later
-    with closing(loop):
-        controller = Controller(**given)
-        try:
-            loop.run_until_complete(controller.run())
-        except KeyboardInterrupt:
-            controller.end_workers()
-            raise
-    return controller.get_result()

@@ -14,7 +14,8 @@ from rayloom import config
 from rayloom.datasets import Encoded
 from rayloom.features import FeatureState
 from rayloom.launchers import failures, ray_worker, room
-from rayloom.launchers.ray_backend import OwnGroup, follow
+from rayloom.launchers.ray_backend import OwnGroup
+from rayloom.launchers.ray_controller import follow
 from rayloom.launchers.result import Result, collect, folder_of
 
 SUPERFLUOUS = (DatasetsCallback, PlacementGroupCleanerCallback)

@@ -155,6 +155,13 @@ def variables(wanted: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
+def defaults(wanted: dict[str, str]) -> Iterator[None]:
+    """Environment variables for the length of the block, where the user has not set them."""
+    with variables({name: value for name, value in wanted.items() if name not in os.environ}):
+        yield
+
+
+@contextmanager
 def own_ingress() -> Iterator[None]:
     """Places for the HAProxy of a cluster that is started in the block and ends with it."""
     folder = new_ingress_folder()

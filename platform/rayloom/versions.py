@@ -210,13 +210,15 @@ def newest(pipeline: config.Pipeline) -> Version:
 
 
 def get(pipeline: config.Pipeline, wanted: str) -> Version:
-    """The version below the pipeline's storage root whose id is `wanted`, or begins with it.
+    """The version below the pipeline's storage root whose id is `wanted`, or begins with it; of a pipeline's name, its newest.
 
     Raises:
         RegistryError: there is none, or there are several.
     """
     root = pipeline.storage.path() / "datasets"
     folders = {path.parent.name: path.parent for path in _manifests(root.parent)}
+    if wanted in {folder.parent.name for folder in folders.values()}:
+        return newest(pipeline.model_copy(update={"name": wanted}))
     fitting = [wanted] if wanted in folders else [name for name in sorted(folders) if wanted and name.startswith(wanted)]
     if len(fitting) > 1:
         ids = ", ".join(fitting)

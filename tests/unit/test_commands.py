@@ -155,6 +155,13 @@ def test_the_newest_version_is_shown_by_default(rayloom, make):
     assert json.loads(rayloom("data", "show", "--json"))["id"] == "aaa1"
 
 
+def test_a_pipelines_name_is_its_newest_version(rayloom, make):
+    make("ccc3", "2026-01-02", name="other")
+    make("ddd4", "2026-01-01", name="other")
+    make("aaa1", "2026-01-03")
+    assert json.loads(rayloom("data", "show", "other", "--json"))["id"] == "ccc3"
+
+
 def test_a_shown_version_as_json_is_its_manifest(rayloom, make):
     version = make("aaa1")
     assert versions.Manifest.model_validate_json(rayloom("data", "show", "aaa1", "--json")) == version.manifest

@@ -29,12 +29,14 @@ def add(commands: Any) -> None:
     parser = verb(verbs, "list", list_versions, "list a pipeline's versions, newest first", "rayloom data list --all")
     parser.add_argument("--all", action="store_true", help="versions of all pipelines below storage.root")
     _add_json(parser)
-    parser = verb(verbs, "show", show, "show what a version holds", "rayloom data show 3f2a --split test")
-    parser.add_argument("id", nargs="?", metavar="ID", help="its id, or how it begins (default: the pipeline's newest)")
+    parser = verb(verbs, "show", show, "show what a version holds", "rayloom data show news --split test")
+    parser.add_argument(
+        "id", nargs="?", metavar="ID", help="its id, how it begins, or a pipeline's name (default: the newest of --config)"
+    )
     _add_split(parser)
     _add_json(parser)
     parser = verb(verbs, "diff", diff, "show what changed from version A to version B", "rayloom data diff 3f2a 91c0")
-    parser.add_argument("before", metavar="A", help="the earlier version's id, or how it begins")
+    parser.add_argument("before", metavar="A", help="the earlier version's id, how it begins, or a pipeline's name")
     parser.add_argument("after", metavar="B", help="the later one's")
     _add_split(parser)
     _add_json(parser)

@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
     verbs = noun(commands, "quarantine", "the rejected rows of a dataset version", "rayloom quarantine show")
     example = "rayloom quarantine show --rule has_size --patch-template corrections.csv"
     parser = verb(verbs, "show", show, "count rejected rows by source and rule, and show some", example)
-    parser.add_argument("id", nargs="?", metavar="ID", help="the version's id, or how it begins (default: the newest)")
+    parser.add_argument("id", nargs="?", metavar="ID", help="its id, how it begins, or a pipeline's name (default: the newest)")
     parser.add_argument("--rule", help="only rows that this rule rejected")
     parser.add_argument("--limit", type=_count, default=10, metavar="N", help="how many rows (default: 10)")
     parser.add_argument(

@@ -179,7 +179,9 @@ class _Side:
         """Stops the workers, and waits until they have: threads that the kernel has not told yet train on."""
         self.send(signal.SIGSTOP)
         deadline = time.monotonic() + START_S
-        while not all(_stands_still(worker) for worker in self.workers) and time.monotonic() < deadline:
+        while not all(_stands_still(worker) for worker in self.workers):
+            if time.monotonic() > deadline:
+                raise TrainingError(f"{self.name} could not be stopped for another's turn in {START_S:g} s")
             time.sleep(0.001)
 
     def counted(self, counter: int) -> int:

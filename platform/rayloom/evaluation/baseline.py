@@ -1,11 +1,8 @@
 """Plain scikit-learn models on the same rows, to say what the network is worth. Imported when called: it takes seconds."""
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 
+from rayloom import environment
 from rayloom.errors import DataError
 from rayloom.worker import Arrays
 
@@ -16,7 +13,10 @@ def boosted_trees(train: Arrays, test: Arrays, seed: int) -> np.ndarray:
     Returns:
         Probabilities of the test rows: float64 (n,) of the second of two classes, or (n, classes).
     """
-    with _threads_that_sleep():
+    # Its threads wait for each other hundreds of times a second, by default with a busy CPU: up to ten times the CPU time,
+    # where others need the CPUs. It is read once, when the first module with threads is imported; it is not for torch's
+    # threads, nor for processes that start later.
+    with environment.defaults({"OMP_WAIT_POLICY": "PASSIVE"}):
         from sklearn.ensemble import HistGradientBoostingClassifier
 
     def inputs(arrays: Arrays) -> np.ndarray:
@@ -55,19 +55,6 @@ def pixels(train: Arrays, test: Arrays) -> np.ndarray:
 
     model = LogisticRegression(max_iter=1000).fit(inputs(train), train["label"])
     return _second_of_two(model.predict_proba(inputs(test)))
-
-
-@contextmanager
-def _threads_that_sleep() -> Iterator[None]:
-    """scikit-learn's threads wait for each other hundreds of times a second, by default with a busy CPU. Where others need the
-    CPUs, that takes up to ten times the CPU time; and it is read once, when the first module with threads is imported."""
-    before = os.environ.get("OMP_WAIT_POLICY")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    try:
-        yield
-    finally:
-        if before is None:  # not for torch's threads, nor for processes that start later
-            del os.environ["OMP_WAIT_POLICY"]
 
 
 def _second_of_two(found: np.ndarray) -> np.ndarray:

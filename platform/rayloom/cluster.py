@@ -31,8 +31,8 @@ GREETING_SECONDS = 5.0
 LEFTOVER_SECONDS = 15.0
 """How long what we started may take to be gone after it was told to stop."""
 
-ROOM_SECONDS = 5.0
-"""How long a stage waits for resources that an earlier stage or job has just given back."""
+QUIET_SECONDS = 5.0
+"""How long a stage waits for resources without a word: an earlier stage or job may have just given them back."""
 
 
 RAY_SERVICES = {
@@ -181,7 +181,8 @@ def exclusive(root: Path) -> Iterator[None]:
 
 
 def require(needed: dict[str, float], stage: str, remedy: str, settings: config.Cluster) -> None:
-    """Checks that the cluster has room, within seconds: what could never run is refused instead of waiting for good.
+    """Checks that the cluster has room: what could never run is refused at once, and what others hold is waited for, for
+    `cluster.wait_s`.
 
     Args:
         needed: amount by resource, such as {"CPU": 2}.
@@ -198,16 +199,26 @@ def require(needed: dict[str, float], stage: str, remedy: str, settings: config.
             raise ResourceError(
                 f"{_needs(stage, name, amount)}, the cluster has {_amount(name, total.get(name, 0))}; {remedy}."
             )
-    deadline = time.monotonic() + ROOM_SECONDS
+    lacks = _short_of(needed, min(QUIET_SECONDS, settings.wait_s))
+    if lacks and settings.wait_s > QUIET_SECONDS:
+        print(f"  {_needs(stage, lacks, needed[lacks])}, which others hold: waiting up to {settings.wait_s:g} s", flush=True)
+        lacks = _short_of(needed, settings.wait_s - QUIET_SECONDS)
+    if lacks:
+        has, free = (_amount(lacks, of.get(lacks, 0)) for of in (total, ray.available_resources()))
+        raise ResourceError(
+            f"{_needs(stage, lacks, needed[lacks])}, the cluster has {has} but only {free} free; {remedy}, or wait longer for "
+            f"what holds the rest (cluster.wait_s)."
+        )
+
+
+def _short_of(needed: dict[str, float], seconds: float) -> str | None:
+    """A resource of which less is free than is needed still after so many seconds; None as soon as there is enough of each."""
+    deadline = time.monotonic() + seconds
     while short := [name for name, amount in needed.items() if ray.available_resources().get(name, 0) < amount]:
         if time.monotonic() > deadline:
-            name = short[0]
-            has, free = (_amount(name, of.get(name, 0)) for of in (total, ray.available_resources()))
-            raise ResourceError(
-                f"{_needs(stage, name, needed[name])}, the cluster has {has} but only {free} free; wait for what holds the "
-                f"rest, or {remedy}."
-            )
+            return short[0]
         time.sleep(0.1)
+    return None
 
 
 def _needs(stage: str, name: str, amount: float) -> str:
@@ -235,19 +246,6 @@ def total_cpus() -> float:
 
 def free_cpus() -> float:
     return ray.available_resources().get("CPU", 0.0)
-
-
-def wait_for_cpus(count: float, seconds: float, complaint: str) -> None:
-    """Waits until `count` CPUs are free.
-
-    Raises:
-        ResourceError: they are not after `seconds`; the sentence begins with `complaint`.
-    """
-    deadline = time.monotonic() + seconds
-    while free_cpus() < count:
-        if time.monotonic() > deadline:
-            raise ResourceError(f"{complaint}: {free_cpus():g} of {count:g} are free after {seconds:g} s; restart the cluster.")
-        time.sleep(0.1)
 
 
 def held_in_cluster() -> list[str]:

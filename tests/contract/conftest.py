@@ -7,12 +7,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
 from pyspark.sql import SparkSession
 
 from rayloom import cluster, config, runs, stages
 from rayloom.datasets import DatasetVersion
 from rayloom.etl import session
 from rayloom.etl.check import check
+from tests.conftest import wait_for
 from tests.unit.conftest import merged
 
 TOY = {
@@ -33,20 +35,28 @@ def pipeline(arguments: list[str]) -> config.Pipeline:
     return config.load(arguments[1::2], ["etl.executors=1", "etl.executor_cores=1"])
 
 
+class Other:
+    """An actor of somebody else's."""
+
+
 @pytest.fixture(scope="package")
 def spark(joined: None, pipeline: config.Pipeline, workspace: Path) -> Iterator[SparkSession]:
-    """Ends with this folder's tests, and then shows that a session gives back its CPUs and its JVM.
+    """Ends with this folder's tests, and then shows that a session gives back its CPUs and its JVM, whatever others take
+    meanwhile.
 
     A task may fail once, not three times: the tests that lose executors wait for a new one each time.
     """
     before = cluster.total_cpus()
-    cluster.wait_for_cpus(before, session.RELEASE_SECONDS, "tasks of the tests before still run")
+    wait_for(lambda: cluster.free_cpus() == before)  # tasks of the tests before may still run
     once = {"spark.task.maxFailures": "2"}
     with session.spark_session(pipeline, "rayloom-contract", workspace / "spark-driver.log", more=once) as spark:
         java = [process for process in psutil.Process().children() if process.name() == "java"]
         assert (cluster.free_cpus(), len(java)) == (before - 1, 1)
         yield spark
-    assert cluster.free_cpus() == before
+        other = ray.remote(num_cpus=1)(Other).remote()
+        ray.get(other.__ray_ready__.remote())
+    wait_for(lambda: cluster.free_cpus() == before - 1)
+    ray.kill(other)
     assert [process for process in java if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
 
 

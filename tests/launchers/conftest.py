@@ -1,7 +1,6 @@
 """Small runs under every launcher, on the tests' cluster of 2 CPUs."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,13 @@ SHARED = {"train.reserved_cpus": 0.5}
 
 ROWS = {"train": 101, "validation": 61}
 TOKENS, LENGTH = 40, 8
+
+
+@pytest.fixture(scope="package", autouse=True)
+def calm(request: pytest.FixtureRequest) -> None:
+    """What counts time, as these tests do, waits for the jobs that go on beside others."""
+    if any("finished" in test.fixturenames for test in request.session.items):
+        request.getfixturevalue("finished")
 
 
 @pytest.fixture(scope="package")
@@ -78,12 +84,6 @@ def texts(rows: int) -> dict:
     empty = torch.zeros((rows, 0))
     arrays = {"tokens": tokens * mask, "mask": mask, "numbers": empty, "categories": empty.long(), "label": tokens[:, 0] % 3}
     return {name: values.numpy() for name, values in arrays.items()}
-
-
-def at_once(*runs: Callable[[], dict]) -> list[dict]:
-    """What runs give that go on at the same time."""
-    with ThreadPoolExecutor(len(runs)) as threads:
-        return [one.result() for one in [threads.submit(run) for run in runs]]
 
 
 def pipeline_changes(workers: int) -> dict:

@@ -12,7 +12,8 @@ from ray.train.v2._internal.constants import get_env_vars_to_propagate
 
 from rayloom.launchers import ray_backend, ray_controller, spark
 from rayloom.launchers.result import Result
-from tests.launchers.conftest import SHARED, at_once, pipeline_changes, quiet
+from tests.conftest import at_once
+from tests.launchers.conftest import SHARED, pipeline_changes, quiet
 
 RUNS = [("inline", 1), ("ray", 1), ("torchrun", 1), ("spark", 1), ("ray", 2), ("torchrun", 2), ("spark", 2)]
 PAIRS = [(name, workers) for name, workers in RUNS if (name, workers) not in (("inline", 1), ("torchrun", 2))]

@@ -17,8 +17,8 @@ from ray.util import placement_group_table
 from rayloom import checkpoints
 from rayloom.errors import DivergedError, TrainingError
 from rayloom.launchers.result import Result
-from tests.conftest import wait_for
-from tests.launchers.conftest import SHARED, at_once, quiet
+from tests.conftest import at_once, wait_for
+from tests.launchers.conftest import SHARED, quiet
 
 LAUNCHERS = ["ray", "torchrun"]
 EPOCHS, STEPS = 3, 4

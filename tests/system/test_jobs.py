@@ -5,8 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -14,14 +14,35 @@ import pytest
 import ray
 import yaml
 
-from tests.conftest import ROOT, Finished, run_job
+from tests.conftest import ROOT, Finished, at_once, run_job
 
 
-def test_ray_job_submit_trains_on_the_cluster(cluster, arguments, finished):
+@dataclass(frozen=True)
+class Trainings:
+    """Three jobs at once, each of which wants all CPUs: one submitted, one with Spark in it, one whose workers fail."""
+
+    submitted: subprocess.CompletedProcess
+    tiny: Finished
+    broken: Finished
+
+
+@pytest.fixture(scope="module")
+def trainings(cluster, arguments, tiny, workspace, finished) -> Trainings:
     tool = shutil.which("ray", path=str(Path(sys.executable).parent))
-    command = [tool, "job", "submit", "--address", cluster.dashboard, "--working-dir", ".", "--"]
-    command += ["python", "-m", "jobs.train", *arguments]
-    done = subprocess.run(command, cwd=ROOT, text=True, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    submit = [tool, "job", "submit", "--address", cluster.dashboard, "--working-dir", ".", "--"]
+    submit += ["python", "-m", "jobs.train", *arguments]
+    broken = [*arguments, "--set", "model.family=tests.broken_family:build", "--set", "train.max_failures=0"]
+    env = on_cluster(cluster)
+    done = at_once(
+        lambda: subprocess.run(submit, cwd=ROOT, text=True, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT),
+        lambda: run_job("jobs.train", ["--config", str(tiny)], env, tiny.parent),
+        lambda: run_job("jobs.train", broken, env, workspace),
+    )
+    return Trainings(*done)
+
+
+def test_ray_job_submit_trains_on_the_cluster(trainings, finished):
+    done = trainings.submitted
     assert done.returncode == 0, done.stdout
     assert "succeeded" in done.stdout
     assert "alias challenger" in done.stdout
@@ -54,7 +75,8 @@ def test_no_free_cpu_is_answered_with_what_is_missing(cluster, joined, arguments
 
     hog = Hog.remote()
     assert ray.get(hog.ready.remote())
-    done = run_job("jobs.train", [*arguments, "--set", "train.launcher=ray"], on_cluster(cluster), workspace, timeout=90)
+    settings = ["--set", "train.launcher=ray", "--set", "cluster.wait_s=1"]
+    done = run_job("jobs.train", [*arguments, *settings], on_cluster(cluster), workspace, timeout=90)
     ray.kill(hog)
     assert done.code == 2
     assert "CPU" in last_line(done.output) and "free" in last_line(done.output)
@@ -70,6 +92,7 @@ def tiny(tmp_path_factory) -> Path:
     pipeline = {
         "name": "tiny",
         "storage": {"root": str(folder)},
+        "cluster": {"wait_s": 120},
         "etl": {
             "sources": {"raw": {"path": str(folder / "raw.csv"), "columns": "id INT, size INT, good STRING"}},
             "rules": [{"name": "has_size", "not_null": ["size"]}],
@@ -83,11 +106,10 @@ def tiny(tmp_path_factory) -> Path:
     return folder / "tiny.yaml"
 
 
-@pytest.fixture(scope="module")
-def trained(cluster, tiny) -> Finished:
-    done = run_job("jobs.train", ["--config", str(tiny)], on_cluster(cluster), tiny.parent)
-    assert done.code == 0, done.output
-    return done
+@pytest.fixture
+def trained(trainings) -> Finished:
+    assert trainings.tiny.code == 0, trainings.tiny.output
+    return trainings.tiny
 
 
 def test_inputs_7_and_9_spark_takes_all_cpus_then_two_workers_train_on_25_rows(trained):
@@ -98,54 +120,41 @@ def test_inputs_7_and_9_spark_takes_all_cpus_then_two_workers_train_on_25_rows(t
 
 def test_two_jobs_at_once_with_the_same_config_do_not_collide(cluster, trained, tiny):
     """Each has its own ports, run, MLflow run and model version."""
-    command = [sys.executable, "-m", "jobs.train_ddp", "--config", str(tiny), "--set", "train.workers=1"]
-    both = [
-        subprocess.Popen(
-            command, cwd=ROOT, env=on_cluster(cluster), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        for _ in range(2)
-    ]
-    outputs = [job.communicate(timeout=300)[0] for job in both]
-    assert [job.returncode for job in both] == [0, 0], outputs
-    assert len({re.search(r"^Run (\S+)$", output, re.M)[1] for output in outputs}) == 2
-    versions = {re.search(r"model tiny +version (\d+)", output)[1] for output in outputs}
-    assert len(versions) == 2
-    weights = {folder.name: (folder / "bundle" / "model.safetensors").read_bytes() for folder in runs_of(tiny, outputs)}
+    words = ["--config", str(tiny), "--set", "train.workers=1"]
+    train = partial(run_job, "jobs.train_ddp", words, on_cluster(cluster), tiny.parent)
+    both = at_once(train, train)
+    assert [job.code for job in both] == [0, 0], [job.output for job in both]
+    assert len({job.summary["registry"]["version"] for job in both}) == 2
+    weights = {job.folder: (job.folder / "bundle" / "model.safetensors").read_bytes() for job in both}
     assert len(weights) == 2 and len({*weights.values()}) == 1
 
 
-def runs_of(tiny: Path, outputs: list[str]) -> list[Path]:
-    return [tiny.parent / "runs" / re.search(r"^Run (\S+)$", output, re.M)[1] for output in outputs]
-
-
-def test_a_corrected_row_comes_back_with_rayloom_quarantine(cluster, trained, tiny):
-    patch, config = tiny.with_name("patch.csv"), ["--config", str(tiny)]
-    show = ["quarantine", "show", *config, "--rule", "has_size", "--patch-template", str(patch)]
+@pytest.fixture(scope="module")
+def patch(cluster, trainings, tiny) -> Path:
+    """What `rayloom quarantine show` writes for the rejected row, with the size that it lacks filled in."""
+    patch = tiny.with_name("patch.csv")
+    show = ["quarantine", "show", "--config", str(tiny), "--rule", "has_size", "--patch-template", str(patch)]
     assert run_job("rayloom.commands", show, on_cluster(cluster), tiny.parent).code == 0
     header, line = patch.read_text().split()
     assert line.startswith("raw,") and line.endswith(",size,")
     patch.write_text(f"{header}\n{line}12\n")
-    done = run_job(
-        "rayloom.commands", ["quarantine", "replay", *config, "--patch", str(patch)], on_cluster(cluster), tiny.parent
-    )
-    assert done.code == 0, done.output
-    replay = done.summary["replay"]
-    assert (replay["parent"], replay["readmitted"], replay["still_rejected"]) == (trained.summary["dataset"]["id"], 1, {})
-    assert done.summary["dataset"]["splits"] == {"train": 25, "validation": 6, "test": 7}
+    return patch
 
 
 @dataclass(frozen=True)
 class Evaluations:
-    """A dry run and one whose gate is not reached, and the champion and its run's metrics before and after them."""
+    """A dry run and one whose gate is not reached, and the champion and its run's metrics before and after them; and, at the
+    same time, another model's rejected row tried again."""
 
     dry: Finished
     refused: Finished
+    replayed: Finished
     before: tuple[str, dict]
     after: tuple[str, dict]
 
 
 @pytest.fixture(scope="module")
-def evaluations(cluster, arguments, workspace, finished) -> Evaluations:
+def evaluations(cluster, arguments, workspace, tiny, patch, finished) -> Evaluations:
     from mlflow import MlflowClient
 
     def champion() -> tuple[str, dict]:
@@ -155,10 +164,23 @@ def evaluations(cluster, arguments, workspace, finished) -> Evaluations:
 
     before = champion()
     dry = ["--dry-run", "--model", str(before[0]), "--set", "evaluate.slices=[carrier]"]
-    changes = [dry, ["--set", "evaluate.gate.at_least=0.99"]]
-    with ThreadPoolExecutor(2) as both:
-        runs = both.map(lambda more: run_job("jobs.evaluate", [*arguments, *more], on_cluster(cluster), workspace), changes)
-        return Evaluations(*runs, before, champion())
+    refused = ["--set", "evaluate.gate.at_least=0.99"]
+    replay = ["quarantine", "replay", "--config", str(tiny), "--patch", str(patch)]
+    env = on_cluster(cluster)
+    done = at_once(
+        lambda: run_job("jobs.evaluate", [*arguments, *dry], env, workspace),
+        lambda: run_job("jobs.evaluate", [*arguments, *refused], env, workspace),
+        lambda: run_job("rayloom.commands", replay, env, tiny.parent),
+    )
+    return Evaluations(*done, before, champion())
+
+
+def test_a_corrected_row_comes_back_with_rayloom_quarantine(evaluations, trained):
+    done = evaluations.replayed
+    assert done.code == 0, done.output
+    replay = done.summary["replay"]
+    assert (replay["parent"], replay["readmitted"], replay["still_rejected"]) == (trained.summary["dataset"]["id"], 1, {})
+    assert done.summary["dataset"]["splits"] == {"train": 25, "validation": 6, "test": 7}
 
 
 def test_a_dry_run_measures_and_moves_nothing(evaluations):
@@ -171,9 +193,8 @@ def test_gate_that_is_not_reached_exits_with_3_and_keeps_the_champion(evaluation
     assert "below evaluate.gate.at_least = 0.99" in last_line(evaluations.refused.output)
 
 
-def test_an_exception_in_a_worker_reaches_the_user_with_its_rank(cluster, arguments, workspace):
-    changes = ["--set", "model.family=tests.broken_family:build", "--set", "train.max_failures=0"]
-    done = run_job("jobs.train", [*arguments, *changes], on_cluster(cluster), workspace)
+def test_an_exception_in_a_worker_reaches_the_user_with_its_rank(trainings):
+    done = trainings.broken
     assert done.code == 2
     # Both ranks fail; Ray reports those that it has heard of when it ends the group.
     told = r"Training failed: rank [01]: ValueError: the network cannot be built\."

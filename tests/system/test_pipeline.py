@@ -70,7 +70,7 @@ def test_same_config_gives_bit_identical_weights(finished):
 def test_an_interrupted_run_says_so_and_is_not_the_latest(finished):
     assert finished.interrupted.code == 130
     assert finished.interrupted.output.strip().splitlines()[-1] == "interrupted"
-    assert finished.interrupted.folder == finished.again.folder
+    assert finished.latest == finished.again.folder
 
 
 def test_a_local_cluster_has_no_process_that_serves_nobody(finished):

@@ -81,6 +81,9 @@ class Cluster(Section):
     autoscales: bool = Field(
         default=False, description="nodes come when work asks for them: wait instead of refusing what is not there"
     )
+    wait_s: float = Field(
+        default=5.0, ge=0, le=7 * 86400, description="seconds that a stage waits for what others hold before it is refused"
+    )
 
 
 class Pipeline(Section):

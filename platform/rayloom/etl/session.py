@@ -1,6 +1,7 @@
 """Spark on Ray for the length of a `with`: RayDP's executors are Ray actors, and none is left when the block ends."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ray
 import raydp
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -44,10 +46,13 @@ MOST_CORES = 4
 """Cores that an executor takes by itself; more are asked for by etl.executor_cores."""
 
 READY_SECONDS = 120.0
-"""How long executors may take to be there."""
+"""How long executors may take to be there, once there is room for them."""
 
 RELEASE_SECONDS = 20.0
-"""How long Ray may take to give a stopped session's CPUs back."""
+"""How long a stopped session's processes may take to end, and with them what they hold of the cluster."""
+
+ACTOR = re.compile("raydp-executor-|RAY_APP_MASTER$|.*_SPARK_MASTER$")
+"""Names of RayDP's actors, in the Ray namespace that this job has to itself."""
 
 
 @contextmanager
@@ -64,18 +69,16 @@ def spark_session(
         more: Spark settings besides ours.
 
     Raises:
-        ResourceError: the cluster has no room for the executors (within seconds, before Spark starts), or a stopped
-            session's CPUs did not come back.
+        ResourceError: the cluster has no room for the executors (before Spark starts), or they did not end with the session.
     """
     require_room(pipeline)
-    before = cluster.free_cpus()
     with _own_interrupt_handler():
         try:
             yield _start(pipeline, name, log, {**_settings(pipeline.etl, cells), **more})
         finally:
             raydp.stop_spark(cleanup_data=True)
             _end_jvm()
-            cluster.wait_for_cpus(before, RELEASE_SECONDS, "Spark was stopped but its CPUs were not given back")
+            _await_release()
 
 
 @contextmanager
@@ -137,7 +140,7 @@ def _start(pipeline: config.Pipeline, name: str, log: Path, settings: dict[str, 
             executor_memory=etl.executor_memory,
             configs=settings,
         )
-    _await_executors(spark, etl)
+    _await_executors(spark, etl, READY_SECONDS + pipeline.cluster.wait_s)
     return spark
 
 
@@ -160,18 +163,18 @@ def _driver_beside_master() -> Iterator[None]:
         SparkCluster._set_up_master = start_master
 
 
-def _await_executors(spark: SparkSession, etl: config.Etl) -> None:
+def _await_executors(spark: SparkSession, etl: config.Etl, seconds: float) -> None:
     """Waits until the executors have registered: Spark itself would let the first job wait, without an end.
 
     Raises:
-        ResourceError: they have not after READY_SECONDS.
+        ResourceError: they have not after so many seconds.
     """
-    deadline = time.monotonic() + READY_SECONDS
+    deadline = time.monotonic() + seconds
     context = spark.sparkContext._jsc.sc()
     while (there := context.getExecutorMemoryStatus().size() - 1) < etl.executors:  # the driver counts as well
         if time.monotonic() > deadline:
             raise ResourceError(
-                f"{there} of {etl.executors} Spark executors came in {READY_SECONDS:g} s; "
+                f"{there} of {etl.executors} Spark executors came in {seconds:g} s; "
                 f"see the logs of the Ray session, and lower etl.executor_memory ({etl.executor_memory}) if they were killed."
             )
         time.sleep(0.05)
@@ -193,6 +196,19 @@ def output_in(log: Path) -> Iterator[None]:
         for stream, copy in kept.items():
             os.dup2(copy, stream)
             os.close(copy)
+
+
+def _await_release() -> None:
+    """Waits until Ray has ended the session's actors. How many CPUs are free says nothing: others may have taken them.
+
+    Raises:
+        ResourceError: some live after RELEASE_SECONDS.
+    """
+    deadline = time.monotonic() + RELEASE_SECONDS
+    while left := sorted(name for name in ray.util.list_named_actors() if ACTOR.match(name)):
+        if time.monotonic() > deadline:
+            raise ResourceError(f"Spark was stopped, but after {RELEASE_SECONDS:g} s there is still {', '.join(left)}.")
+        time.sleep(0.05)
 
 
 def _settings(etl: config.Etl, cells: int) -> dict[str, str]:

@@ -48,6 +48,7 @@ class BatchRequest:
         resume: folder to go on with, its name below the storage root's predictions, or 'latest'.
         keep, missing: names and cells with commas between.
         max_failed: share of the rows that may fail, as '5%' or '0.05'.
+        workers: the most processes that predict, a CPU each; None for one on each CPU that is free.
     """
 
     split: str = "all"
@@ -57,6 +58,7 @@ class BatchRequest:
     keep: str = ""
     missing: str = ""
     max_failed: str = "5%"
+    workers: int | None = None
 
 
 def predict_batch(run: Run, trained: Trained, request: BatchRequest) -> output.Manifest:
@@ -74,7 +76,8 @@ def predict_batch(run: Run, trained: Trained, request: BatchRequest) -> output.M
     scoring.require_names(keep)
     with run.stage("predict") as stage:
         cluster.require({"CPU": 1.0}, "predict", "join another cluster", run.pipeline.cluster)
-        actors = max(1, int(cluster.free_cpus()))
+        free = max(1, int(cluster.free_cpus()))
+        workers = min(free, request.workers or free)
         folder = _folder(run, request)
         with stage.part("plan"):
             predictor = Predictor(trained.bundle)
@@ -85,7 +88,7 @@ def predict_batch(run: Run, trained: Trained, request: BatchRequest) -> output.M
             done = output.resume(folder, plan) if request.resume else output.begin(folder, plan)
             progress = _Progress(plan, most_failed, done, len(done), output.failed_rows(done))
             with stage.part("score"):
-                _score(run, trained, folder, progress, actors)
+                _score(run, trained, folder, progress, workers)
             speed = {"all": progress.speed_since(progress.began), "after the start": progress.speed_since(progress.started)}
             manifest = output.commit(folder, plan, progress.parts)
     _summarize(run, trained, folder, manifest, progress.resumed, speed)
@@ -231,15 +234,15 @@ class _Progress:
         return round(self.rows / (time.monotonic() - moment))
 
 
-def _score(run: Run, trained: Trained, folder: Path, progress: _Progress, actors: int) -> None:
-    """Predicts the blocks whose parts are not there yet, an actor a CPU. An actor gets a block when it has nothing to do."""
+def _score(run: Run, trained: Trained, folder: Path, progress: _Progress, workers: int) -> None:
+    """Predicts the blocks whose parts are not there yet. A worker, which has a CPU, gets a block when it has nothing to do."""
     progress.require_few()
     plan = progress.plan
     left = {number: block for number, block in enumerate(plan.blocks) if number not in progress.parts}
     given = {"folder": trained.bundle.folder, "tolerance": run.pipeline.serve.tolerance, "target": folder, "plan_id": plan.id}
     make = ray.remote(num_cpus=1, max_restarts=LIVES, max_task_retries=LIVES)(scoring.Worker)
     bare = plan.model_copy(update={"inputs": []})
-    pool: list[Any] = [make.remote(plan=bare, **given) for _ in range(min(actors, len(left)))]
+    pool: list[Any] = [make.remote(plan=bare, **given) for _ in range(min(workers, len(left)))]
     waiting = iter(left.items())
     busy = {actor.start.remote(): actor for actor in pool}  # one that gets no CPU holds no block
     try:

@@ -1,14 +1,21 @@
-"""What can never run on the cluster is refused within a second, with the arithmetic: before Spark, before the workers."""
+"""What can never run on the cluster is refused within a second, with the arithmetic: before Spark, before the workers. What
+others hold is waited for, as long as one says.
+"""
 
 import time
+from collections.abc import Iterator
 
 import pytest
+import ray
+from ray.actor import ActorHandle
 
-from rayloom import launchers
+from rayloom import cluster, config, launchers
 from rayloom.datasets import Encoded
 from rayloom.errors import DataError, ResourceError
 from rayloom.etl import session
 from rayloom.launchers import ray_train
+from tests.conftest import wait_for
+from tests.contract.conftest import Other
 
 REFUSED = {
     "executors": (
@@ -40,6 +47,35 @@ def test_more_memory_than_the_cluster_has_is_refused(joined, toy):
         ResourceError, match=r"needs 4096.0 GiB of memory, the cluster has [0-9.]+ GiB; lower etl.executor_memory"
     ):
         session.require_room(toy({"etl.executor_memory": "4096g", "etl.executor_cores": 1}))
+
+
+@pytest.fixture
+def held(joined) -> Iterator[tuple[ActorHandle, dict[str, float]]]:
+    """An actor of somebody else's that holds a CPU, and what was free before it came."""
+    before = cluster.free_cpus()
+    actor = ray.remote(num_cpus=1)(Other).remote()
+    wait_for(lambda: cluster.free_cpus() < before)
+    yield actor, {"CPU": before}
+    ray.kill(actor)
+
+
+def test_what_others_hold_is_refused_where_nobody_waits(held):
+    with pytest.raises(ResourceError, match=r"needs \d CPU, the cluster has 2 but only \d free; .*\(cluster\.wait_s\)\.$"):
+        cluster.require(held[1], "train", "lower train.workers", config.Cluster(wait_s=0))
+
+
+def test_what_others_hold_is_waited_for_and_said(held, monkeypatch):
+    actor, needed = held
+    said = []
+
+    def hear(line: str, flush: bool) -> None:
+        said.append(line)
+        ray.kill(actor)
+
+    monkeypatch.setattr(cluster, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(cluster, "print", hear, raising=False)
+    cluster.require(needed, "train", "lower train.workers", config.Cluster(wait_s=60))
+    assert len(said) == 1 and "which others hold: waiting up to 60 s" in said[0]
 
 
 @pytest.mark.parametrize("launcher", ["ray", "torchrun"])

@@ -1,7 +1,7 @@
-"""What the tests share: one real Ray cluster with a dashboard and token authentication, and a few small real jobs, each with a
-cluster of its own, that go on beside the first tests on it.
+"""What the tests share: a few small real jobs on clusters of their own, then one real Ray cluster with a dashboard and token
+authentication.
 
-The token is one of this test run's own; the user's is not touched.
+The jobs of `finished` have ended before `cluster` starts. The token is one of this test run's own; the user's is not touched.
 """
 
 import csv
@@ -17,7 +17,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +80,7 @@ def overlay(workspace: Path, flights_slice: Path) -> Path:
     """What makes configs/flights.yaml small: the slice, few epochs, a port of its own. Jobs wait for each other's CPUs."""
     small = {
         "storage": {"root": str(workspace)},
-        "cluster": {"wait_s": 120},
+        "cluster": {"wait_s": 300},
         "etl": {"sources": {"flights": {"path": str(flights_slice)}}},
         "train": {"epochs": 2, "batch_size": 256},
         "evaluate": {"gate": {"at_least": 0.55}},
@@ -179,18 +179,7 @@ class Runs:
 
 
 @pytest.fixture(scope="session")
-def running(arguments: list[str], bare_environment: dict[str, str], workspace: Path) -> Iterator[Future]:
-    """The runs of `finished`, which go on while other tests wait for something else than CPUs."""
-    with ThreadPoolExecutor(1) as thread:
-        yield thread.submit(run_all, arguments, bare_environment, workspace)
-
-
-@pytest.fixture(scope="session")
-def finished(running: Future) -> Runs:
-    return running.result()
-
-
-def run_all(arguments: list[str], bare_environment: dict[str, str], workspace: Path) -> Runs:
+def finished(arguments: list[str], bare_environment: dict[str, str], workspace: Path) -> Runs:
     """The whole pipeline on the slice, from nothing, beside the leaky job, then training alone beside the pipeline that is
     interrupted in training, on a machine without Java.
 
@@ -231,16 +220,17 @@ class RunningCluster:
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest, workspace: Path) -> Iterator[RunningCluster]:
-    """One cluster for all tests that need one. Where any test needs `finished`, its runs begin now."""
+    """One cluster for all tests that need one; after `finished`, where any test needs that."""
     if any("finished" in test.fixturenames for test in request.session.items):
-        request.getfixturevalue("running")
-    port, dashboard = tcp.free_ports(2)
+        request.getfixturevalue("finished")
+    port, dashboard, agent = tcp.free_ports(3)
     # A folder of its own, with a short name (socket paths are limited): in Ray's default one, this cluster's address would
     # stay behind, and the user's next `ray.init()` would look for it.
     folder = tempfile.mkdtemp(prefix="rl-")
     start = [sys.executable, "-m", "rayloom.environment", "ray", "start", "--head", f"--port={port}", "--num-cpus=2"]
     start += ["--include-dashboard=true", "--include-log-monitor=false", "--node-ip-address=127.0.0.1"]
-    start += [f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", "--disable-usage-stats", f"--temp-dir={folder}"]
+    start += [f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", f"--dashboard-agent-listen-port={agent}"]
+    start += ["--disable-usage-stats", f"--temp-dir={folder}"]
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     subprocess.run(start, check=True, env=env, stdout=subprocess.DEVNULL)
     try:

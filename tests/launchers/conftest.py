@@ -21,13 +21,6 @@ ROWS = {"train": 101, "validation": 61}
 TOKENS, LENGTH = 40, 8
 
 
-@pytest.fixture(scope="package", autouse=True)
-def calm(request: pytest.FixtureRequest) -> None:
-    """What counts time, as these tests do, waits for the jobs that go on beside others."""
-    if any("finished" in test.fixturenames for test in request.session.items):
-        request.getfixturevalue("finished")
-
-
 @pytest.fixture(scope="package")
 def tabular_rows(joined, make_arrays) -> dict[str, Encoded]:  # noqa: F811
     """Rows whose label can be learned from a number and a category."""

@@ -92,7 +92,7 @@ def tiny(tmp_path_factory) -> Path:
     pipeline = {
         "name": "tiny",
         "storage": {"root": str(folder)},
-        "cluster": {"wait_s": 120},
+        "cluster": {"wait_s": 300},
         "etl": {
             "sources": {"raw": {"path": str(folder / "raw.csv"), "columns": "id INT, size INT, good STRING"}},
             "rules": [{"name": "has_size", "not_null": ["size"]}],

@@ -21,7 +21,8 @@ from rayloom.runs import Run
 from rayloom.stages import search
 from tests.conftest import ROOT, Finished, run_job, wait_for
 
-SETTINGS = ["tune.trials=8", "tune.startup=4", "tune.concurrency=1", "tune.seeds=2", "train.epochs=4"]
+TRIALS = 6
+SETTINGS = [f"tune.trials={TRIALS}", "tune.startup=3", "tune.concurrency=1", "tune.seeds=2", "train.epochs=4"]
 KILLED_AFTER = "trial   2 "
 
 
@@ -92,8 +93,8 @@ def test_a_killed_sweep_goes_on_to_what_an_undisturbed_one_found(undisturbed, re
 
 def test_no_trial_runs_twice_and_the_cap_holds(resumed):
     found = [line for line in resumed.output.splitlines() if line.startswith("trial ")]
-    assert len(found) <= 8 - 3
-    assert resumed.summary["sweep"]["trials"] == 8
+    assert len(found) <= TRIALS - 3
+    assert resumed.summary["sweep"]["trials"] == TRIALS
 
 
 def test_the_report_and_the_overlay_are_there(undisturbed, arguments):

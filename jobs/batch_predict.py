@@ -11,7 +11,7 @@ The folder gets predictions/, failed/ (rows that cannot be predicted, with the r
 code is 2 where more rows fail than --max-failed allows. Files are .parquet, .csv (with a header) or .jsonl.
 """
 
-from rayloom.cli import arguments, command
+from rayloom.cli import arguments, at_least, command
 
 
 def main() -> None:
@@ -27,12 +27,9 @@ def main() -> None:
     parser.add_argument("--keep", default="", metavar="COL,COL", help="input columns to have beside the answers")
     parser.add_argument("--missing", default="", metavar="CELL,CELL", help="CSV cells without a value, besides empty ones")
     parser.add_argument("--max-failed", default="5%", metavar="SHARE", help="of all rows; more end the run (default: 5%%)")
-    parser.add_argument(
-        "--workers", type=int, metavar="N", help="at most so many, a CPU each (default: all CPUs that are free)"
-    )
+    most = "at most so many, a CPU each (default: all CPUs that are free)"
+    parser.add_argument("--workers", type=at_least(1), metavar="N", help=most)
     parsed = parser.parse_args()
-    if parsed.workers is not None and parsed.workers < 1:
-        parser.error(f"--workers is {parsed.workers}; at least 1")
     with command(parsed) as run:
         from rayloom import stages
 

@@ -12,7 +12,7 @@ the last line printed is its figures as JSON.
 
 import json
 
-from rayloom.cli import arguments, command
+from rayloom.cli import arguments, at_least, command
 
 
 def main() -> None:
@@ -20,11 +20,9 @@ def main() -> None:
     parser.add_argument("--launchers", default="ray,torchrun,spark", help="with commas between (default: ray,torchrun,spark)")
     trees = "boosted trees or logistic regression (default: gbt)"
     parser.add_argument("--mllib", default="gbt", choices=["gbt", "lr", "none"], help=trees)
-    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="whole runs of each (default: 1)")
+    parser.add_argument("--rounds", type=at_least(1), default=1, metavar="N", help="whole runs of each (default: 1)")
     parser.add_argument("--seconds", type=float, default=300, metavar="S", help="of turns; 0 for none (default: 300)")
     parsed = parser.parse_args()
-    if parsed.rounds < 1:
-        parser.error(f"--rounds is {parsed.rounds}; at least 1")
     if not 0 <= parsed.seconds <= 86400:
         parser.error(f"--seconds is {parsed.seconds:g}; 0 to 86400")
     with command(parsed) as run:

@@ -3,7 +3,7 @@
 import argparse
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
@@ -53,6 +53,17 @@ def add_config(parser: argparse.ArgumentParser, *settings: str) -> None:
     parser.add_argument(
         "--set", action="append", default=[*settings], metavar="KEY=VALUE", help="one key, such as train.lr=0.01"
     )
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """An argument's type: a whole number, not below `least`."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, found '{text:.40}'")
+        return int(text)
+
+    return number
 
 
 def pipeline_of(parsed: argparse.Namespace) -> config.Pipeline:

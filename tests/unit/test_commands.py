@@ -1,6 +1,7 @@
 """The command `rayloom` on versions made by hand: what it prints, what it refuses, and that it starts without Ray."""
 
 import csv
+import importlib
 import io
 import json
 import os
@@ -340,3 +341,15 @@ def test_serve_takes_a_name_or_a_path_and_short_options(refused, named, words, o
 def test_serve_names_the_pipelines_that_there_are(refused, named):
     said = "There is no pipeline file configs/toi.yaml; did you mean 'toy'? Known: toy."
     assert said in refused("serve", "toi", config=False)
+
+
+COUNTS = [("compare", "--rounds", "0"), ("batch_predict", "--workers", "-1"), ("batch_predict", "--workers", "two")]
+
+
+@pytest.mark.parametrize(("job", "option", "text"), COUNTS)
+def test_a_count_that_is_none_is_refused_before_anything_starts(monkeypatch, capsys, job, option, text):
+    monkeypatch.setattr(sys, "argv", [job, f"{option}={text}"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"jobs.{job}").main()
+    assert ended.value.code == 2
+    assert f"argument {option}: expected a whole number of at least 1, found '{text}'" in capsys.readouterr().err

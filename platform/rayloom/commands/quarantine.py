@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rayloom import config, versions
-from rayloom.cli import command, pipeline_of
+from rayloom.cli import at_least, command, pipeline_of
 from rayloom.commands.layout import section, shorten, table
 from rayloom.commands.verbs import noun, verb
 from rayloom.errors import DataError
@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     parser = verb(verbs, "show", show, "count rejected rows by source and rule, and show some", example)
     parser.add_argument("id", nargs="?", metavar="ID", help="its id, how it begins, or a pipeline's name (default: the newest)")
     parser.add_argument("--rule", help="only rows that this rule rejected")
-    parser.add_argument("--limit", type=_count, default=10, metavar="N", help="how many rows (default: 10)")
+    parser.add_argument("--limit", type=at_least(0), default=10, metavar="N", help="how many rows (default: 10)")
     parser.add_argument(
         "--patch-template", type=Path, metavar="FILE", help="also write a patch file to fill in, for these rows"
     )
@@ -35,12 +35,6 @@ def add(commands: Any) -> None:
     parser = verb(verbs, "replay", replay, "build the version anew, with corrections or a changed rule", example)
     parser.add_argument("--patch", type=Path, metavar="FILE", help="CSV of corrections: _source,_row,column,value")
     parser.add_argument("--parent", metavar="ID", help="the version whose quarantine is tried again (default: the newest)")
-
-
-def _count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"expected a number of rows, found '{text}'")
-    return int(text)
 
 
 def show(parsed: argparse.Namespace) -> None:

@@ -57,6 +57,7 @@ def held(joined) -> Iterator[tuple[ActorHandle, dict[str, float]]]:
     wait_for(lambda: cluster.free_cpus() < before)
     yield actor, {"CPU": before}
     ray.kill(actor)
+    wait_for(lambda: cluster.free_cpus() == before)
 
 
 def test_what_others_hold_is_refused_where_nobody_waits(held):

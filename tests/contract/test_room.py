@@ -60,9 +60,9 @@ def held(joined) -> Iterator[tuple[ActorHandle, dict[str, float]]]:
     wait_for(lambda: cluster.free_cpus() == before)
 
 
-def test_what_others_hold_is_refused_where_nobody_waits(held):
+def test_what_others_hold_is_refused_after_a_wait(held):
     with pytest.raises(ResourceError, match=r"needs \d CPU, the cluster has 2 but only \d free; .*\(cluster\.wait_s\)\.$"):
-        cluster.require(held[1], "train", "lower train.workers", config.Cluster(wait_s=0))
+        cluster.require(held[1], "train", "lower train.workers", config.Cluster(wait_s=1))
 
 
 def test_what_others_hold_is_waited_for_and_said(held, monkeypatch):

@@ -81,8 +81,9 @@ class Cluster(Section):
     autoscales: bool = Field(
         default=False, description="nodes come when work asks for them: wait instead of refusing what is not there"
     )
+    # A job's own stages follow each other within a second of Ray's counting what is free.
     wait_s: float = Field(
-        default=5.0, ge=0, le=7 * 86400, description="seconds that a stage waits for what others hold before it is refused"
+        default=5.0, ge=1, le=7 * 86400, description="seconds that a stage waits for what others hold before it is refused"
     )
 
 

@@ -213,12 +213,12 @@ def require(needed: dict[str, float], stage: str, remedy: str, settings: config.
 
 def _short_of(needed: dict[str, float], seconds: float) -> str | None:
     """A resource of which less is free than is needed still after so many seconds; None as soon as there is enough of each."""
-    deadline = time.monotonic() + seconds
-    while short := [name for name, amount in needed.items() if ray.available_resources().get(name, 0) < amount]:
-        if time.monotonic() > deadline:
-            return short[0]
-        time.sleep(0.1)
-    return None
+
+    def look() -> list[str]:
+        free = ray.available_resources()
+        return [name for name, amount in needed.items() if free.get(name, 0) < amount]
+
+    return next(iter(still_found(look, seconds, pause=0.1)), None)
 
 
 def _needs(stage: str, name: str, amount: float) -> str:
@@ -251,14 +251,14 @@ def free_cpus() -> float:
 def held_in_cluster() -> list[str]:
     """Placement groups, actors and CPUs that are still held in the connected cluster, a sentence each."""
     gc.collect()  # an actor ends with its last handle, and handles in reference cycles wait for the collector
-    return _after_patience(_held_now)
+    return still_found(_held_now, LEFTOVER_SECONDS)
 
 
-def _after_patience(look: Callable[[], list[str]]) -> list[str]:
-    """What `look` still finds after what it finds had time to end."""
-    deadline = time.monotonic() + LEFTOVER_SECONDS
+def still_found(look: Callable[[], list[str]], seconds: float, pause: float = 0.2) -> list[str]:
+    """What `look` still finds after what it finds had time to end; it looks again after each pause, in seconds."""
+    deadline = time.monotonic() + seconds
     while (found := look()) and time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(pause)
     return found
 
 
@@ -285,7 +285,7 @@ def left_on_machine(mark: str, ports: list[int], started: list[psutil.Process] =
         ports: count where something listens on them.
         started: count while they live; those among them that hide their environment lose their parents when Ray ends.
     """
-    return _after_patience(lambda: _left_now(mark, ports, started))
+    return still_found(lambda: _left_now(mark, ports, started), LEFTOVER_SECONDS)
 
 
 def _left_now(mark: str, ports: list[int], started: list[psutil.Process]) -> list[str]:

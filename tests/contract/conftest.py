@@ -55,7 +55,7 @@ def spark(joined: None, pipeline: config.Pipeline, workspace: Path) -> Iterator[
         yield spark
         other = ray.remote(num_cpus=1)(Other).remote()
         ray.get(other.__ray_ready__.remote())
-    wait_for(lambda: cluster.free_cpus() == before - 1)
+    wait_for(lambda: cluster.free_cpus() == before - 1, config.Cluster().wait_s)  # as the next stage would
     ray.kill(other)
     assert [process for process in java if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
 

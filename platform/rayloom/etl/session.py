@@ -204,11 +204,12 @@ def _await_release() -> None:
     Raises:
         ResourceError: some live after RELEASE_SECONDS.
     """
-    deadline = time.monotonic() + RELEASE_SECONDS
-    while left := sorted(name for name in ray.util.list_named_actors() if ACTOR.match(name)):
-        if time.monotonic() > deadline:
-            raise ResourceError(f"Spark was stopped, but after {RELEASE_SECONDS:g} s there is still {', '.join(left)}.")
-        time.sleep(0.05)
+
+    def look() -> list[str]:
+        return sorted(name for name in ray.util.list_named_actors() if ACTOR.match(name))
+
+    if left := cluster.still_found(look, RELEASE_SECONDS, pause=0.05):
+        raise ResourceError(f"Spark was stopped, but after {RELEASE_SECONDS:g} s there is still {', '.join(left)}.")
 
 
 def _settings(etl: config.Etl, cells: int) -> dict[str, str]:
